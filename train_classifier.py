@@ -4,6 +4,8 @@
     python train_classifier.py --encoder out/mlm-... --data speeches  on a frozen pretrained encoder
     python train_classifier.py --encoder out/mlm-... --tune all --lr 1e-4     fine-tuning it
     python train_classifier.py --init PATH --tune all --lr 2e-5       fine-tuning RoBERTa
+    python train_classifier.py --data sick --block-size 64            pairs of sentences
+    python train_classifier.py --data sick --target score             a score instead of a class
 
 The features of a frozen body are computed before the first epoch, which makes epochs fast.
 """
@@ -16,12 +18,12 @@ from typing import Literal
 import torch
 
 from data.batching import by_epoch, send, share_unknown
-from data.corpus import hold_out
+from data.corpus import PAIR, hold_out, sentences_of
 from data.files import UserError, hash_of, sha256
 from data.labelled import Rows, accuracies, balanced_loss, by_seen, load_labelled
-from data.tokenizer import train_tokenizer
+from data.tokenizer import end_with_eos, train_tokenizer
 from lab import dist
-from lab.evaluation import in_words, report_predictions, say_rows
+from lab.evaluation import in_words, report_predictions, report_scores, say_rows
 from lab.figures import curves, name_positions, save
 from lab.flags import CommonFlags, at_least, main, model_config, require
 from lab.machine import autocast, compile_blocks, set_up_device
@@ -51,6 +53,9 @@ class Flags(CommonFlags):
     balance: Literal["none", "weights", "prior"] | None = None  # of classes; weights, frozen prior
     init_std: float = 0.1  # standard deviation of the initial weights
     causal: bool = False  # a decoder instead of an encoder, pooled at the last token
+    target: Literal["class", "score"] = "class"  # score: one number a row, by squared error
+    columns: str = ""  # names of a table's columns: label,text or, of pairs, label,a,b
+    overlap: bool = False  # pairs: words that stand in both sentences get a vector of their own
     split: str = "full"  # clean: no test sentence in training; i/n: test on part i of n
     valid: float = 0.1  # share of the rows held out to choose the best epoch
     refit: bool = True  # retrain from scratch on all rows, for the best number of epochs
@@ -138,10 +143,17 @@ def train(flags):
     # Data
     source = open_encoder(flags, ["mlm", "lm"], head=False)
     flags.causal = source.model.body.causal if source else flags.causal
-    corpus, seen, note = load_labelled(flags.data).split(flags.split)
-    kept, held_out = hold_out(corpus.rows, flags.valid, key=lambda row: row[1], name=flags.data)
+    corpus = load_labelled(flags.data, flags.target, flags.columns)
+    corpus, seen, note = corpus.split(flags.split)
+    kept, held_out = corpus.rows, corpus.valid_rows
+    if not held_out:
+        kept, held_out = hold_out(kept, flags.valid, key=lambda row: row[1], name=flags.data)
     tokenizer = source and source.tokenizer
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
+    is_pair = PAIR in corpus.rows[0][1]
+    require(is_pair or not flags.overlap, "--overlap: needs pairs of sentences; leave it out")
+    if is_pair and flags.causal:  # read at its end, as GPT reads pairs (Radford et al. 2018)
+        tokenizer = end_with_eos(tokenizer)
     config = model_config(flags, source, vocab_size=tokenizer.get_vocab_size())
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
@@ -152,14 +164,18 @@ def train(flags):
     name = "" if not source else "tuned" if flags.tune == "all" else "frozen"
     flags.resolve(name == "frozen", config.n_layer)
     options = {name: getattr(flags, name) for name in ("causal", "pool", "layers", "n_hidden")}
-    options |= dict(n_class=len(corpus.classes), dropout=flags.head_dropout)
+    options |= dict(n_class=len(corpus.classes) or 1, dropout=flags.head_dropout)
     options |= dict(n_component=min(flags.n_component, len(kept)))
+    if is_pair and name != "frozen" and not flags.init:  # RoBERTa has none
+        options["n_segment"] = 4 if flags.overlap else 2
     encoder = sha256(source.folder / "best.pt") if flags.encoder else ""  # frozen, it is data too
     digest = hash_of((corpus.rows, corpus.test_rows, tokenizer.to_str(), encoder))
     about = dict(read={"data": corpus}, name=name, classes=corpus.classes)
     run = Run(__file__, flags, "classifier", config, tokenizer, device, digest, options, **about)
     learner = Learner(config, options, source, sets, flags, device)
     say_rows(run, corpus, sets, seen, note, learner.model, source)
+
+    metric = "accuracy" if corpus.classes else "pearson"
 
     # Search: accuracy on all sets after every epoch, the best epoch by the validation rows alone
     run.load_checkpoint(learner.trained, learner.optimizer)  # with --resume
@@ -170,14 +186,14 @@ def train(flags):
             loss = balanced_loss(logits["valid"], sets["valid"].labels, learner.balance)
             numbers = accuracies(logits, sets, seen) | {"loss/valid": loss.item()}
             words = f"epoch {epoch:>5}  {in_words(numbers, sets)}"
-            run.log(epoch, numbers, words, learner.model, "accuracy/valid")
+            run.log(epoch, numbers, words, learner.model, f"{metric}/valid")
             run.save(learner.trained, learner.optimizer, step)
         if step == learner.last:
             break
         run.exit_if_stopped(learner.trained, learner.optimizer, step)  # Ctrl-C: saves first
         run.progress(step, learner.last, *learner.update(step))
     best = next(line for line in run.lines if line["step"] == run.best[0])
-    epoch, enough = best["step"], best["accuracy/train"] - 0.05
+    epoch, enough = best["step"], best[f"{metric}/train"] - 0.05
 
     # Retrain on all rows: as long, and longer while far fewer training rows are right
     epochs, behind = 0, False
@@ -196,7 +212,7 @@ def train(flags):
                 run.progress(step, epoch * n, *learner.update(step))
             epochs += 1
             now = accuracies(learner.answer(), sets, seen) if epochs >= epoch else best
-            behind = now["accuracy/train"] < enough
+            behind = bool(corpus.classes) and now[f"{metric}/train"] < enough
         run.save_weights("best.pt", learner.model, step=epoch)
     else:
         run.load_best(learner.model)
@@ -204,22 +220,36 @@ def train(flags):
     # Results
     logits = learner.answer()
     result = {"epoch": epoch, "unknown/test": share_unknown(sets["test"].sequences)}
-    result |= accuracies(logits, sets, seen) | {"accuracy/valid": best["accuracy/valid"]}
-    title = f"Classification of {corpus.name} ({name or 'jointly'}), {name_positions(config)}"
-    report_predictions(run, corpus, title, logits["test"], seen, result, learner.model)
+    result |= accuracies(logits, sets, seen) | {f"{metric}/valid": best[f"{metric}/valid"]}
+    known = set(sentences_of(corpus.rows))
+    new = torch.tensor([known.isdisjoint(text.split(PAIR)) for _, text in corpus.test_rows])
+    if is_pair and new.any() and corpus.classes:
+        right = logits["test"].argmax(-1)[new] == sets["test"].labels[new]
+        result["accuracy/new"] = share = right.double().mean().item()
+        run.say(f"{share:.1%} of the {len(right):,} test rows whose sentences both are new")
+    what = "Classification" if corpus.classes else "Scores"
+    title = f"{what} of {corpus.name} ({name or 'jointly'}), {name_positions(config)}"
+    if corpus.classes:
+        report_predictions(run, corpus, title, logits["test"], seen, result, learner.model)
+    else:
+        report_scores(
+            run, corpus, title, logits["test"][:, 0].tolist(), seen, result, learner.model
+        )
     possible, names = corpus.floor.get("accuracy/test"), ("train", "valid", "test")
-    marks = {"final model, test": result["accuracy/test"]} if flags.refit else {}
+    marks = {"final model, test": result[f"{metric}/test"]} if flags.refit else {}
     marks |= {"best possible": possible} if possible else {}
-    left = run.logged({name: f"accuracy/{name}" for name in (*names, "seen", "unseen")})
+    left = run.logged({name: f"{metric}/{name}" for name in (*names, "seen", "unseen")})
     right = run.logged({name: f"loss/{name}" for name in names})
-    panels = [(f"{run.folder.name}\n{title}", "accuracy", left, marks, False)]
+    panels = [(f"{run.folder.name}\n{title}", metric, left, marks, False)]
     panels += [("", "loss", right, {}, False)]
     save(curves(panels, "epoch of the search"), run.folder / "curve.png")
     if behind:
         shares = f"{result['accuracy/train']:.1%} of the training rows right, that of the search "
         shares += f"{best['accuracy/train']:.1%}"
         run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
-    words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
+    words = f"test pearson {result[f'{metric}/test']:.3f}"
+    if corpus.classes:
+        words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
     words += f", the best possible is {possible:.1%}" if possible else ""
     words += f", after {epochs or epoch} epoch" + "s" * ((epochs or epoch) > 1)
     run.say_end(words + " on all training rows" * flags.refit)

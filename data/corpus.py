@@ -18,23 +18,29 @@ MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
 NAMES = tuple(module.name.replace("_", "-") for module in MODULES)
 
 
+PAIR = " [EOS] "  # between the two sentences of a labelled pair
+
+
 @dataclass
 class Corpus:
-    """A text for language models, its test sets, and labelled rows; each part may be empty."""
+    """A text for language models, its test sets, and labelled rows; each part may be empty. A row
+    is (index in classes, text), with --target score (score, text); a pair's text "a [EOS] b"."""
 
     name: str
     lines: list[str] = field(default_factory=list)  # training text, a sentence or paragraph each
     tests: dict[str, list[str]] = field(default_factory=dict)  # name of a test set -> its lines
-    rows: list[tuple[int, str]] = field(default_factory=list)  # (index in classes, text)
+    rows: list[tuple[int, str]] = field(default_factory=list)
     test_rows: list[tuple[int, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     floor: dict[str, float] = field(default_factory=dict)  # best possible metrics, if known
     removed: set[str] = field(default_factory=set)  # by --split, and the texts of the test rows
+    valid_rows: list[tuple[int, str]] = field(default_factory=list)  # else --valid of rows
+    scored: dict[str, list] = field(default_factory=dict)  # rows, valid_rows, test_rows of scores
 
     def texts(self, without=()):
         """Return the training text, which makes the vocabulary, but not the texts `without`."""
         left_out = {normalize(text) for text in without}
-        texts = [text for _, text in self.rows]
+        texts = sentences_of(self.rows)
         texts = self.lines if self.lines == texts else self.lines + texts  # a file of rows has one
         return [text for text in texts if normalize(text) not in left_out]
 
@@ -70,8 +76,8 @@ class Corpus:
         distinct = sorted(distinct.values(), key=lambda row: row[1])
         random.Random(0).shuffle(distinct)
         rows = [row for j, row in enumerate(distinct) if j % n != i - 1]
-        is_rows = self.lines == [text for _, text in self.rows]  # as in a file of rows
-        lines = [text for _, text in rows] if is_rows else self.lines
+        is_rows = self.lines == sentences_of(self.rows)  # as in a file of rows
+        lines = sentences_of(rows) if is_rows else self.lines
         return replace(self, rows=rows, lines=lines, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
@@ -85,10 +91,16 @@ class Corpus:
             parts = (words[i : i + n] for n in lengths for i in range(len(words) - n + 1))
             return words in tests or any(part in tests for part in parts)
 
-        leaks = {text for text in self.texts() if contains_test(text)}
+        texts = {*self.lines, *(text for _, text in self.rows)}
+        leaks = {text for text in texts if contains_test(text)}
         rows = [row for row in self.rows if row[1] not in leaks]
         lines = [line for line in self.lines if line not in leaks]
         return replace(self, rows=rows, lines=lines, removed=leaks | {t for _, t in self.test_rows})
+
+
+def sentences_of(rows):
+    """Return the sentences of rows in order, of a pair both."""
+    return [sentence for _, text in rows for sentence in text.split(PAIR)]
 
 
 def load(name, flag="--data"):

@@ -1,8 +1,10 @@
 """Labelled sentences: read from a .tsv or .csv, as tensors, and how well a classifier does."""
 
 import csv
+import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,40 +13,81 @@ import torch.nn.functional as F
 from data import batching, corpus
 from data.files import UserError, read_lines
 
-LABEL_NAMES = frozenset("label labels class category target sentiment speaker author".split())
-TEXT_NAMES = frozenset("text texts sentence content message review tweet document".split())
+NAMES = {  # of columns, in lower case
+    "label": "label labels class category target sentiment speaker author gold_label "
+    "entailment_judgment",
+    "text": "text texts sentence content message review tweet document text1 sentence1 sentence_a "
+    "question1 premise",
+    "text2": "text2 sentence2 sentence_b question2 hypothesis",
+    "score": "score similarity relatedness_score",
+}
+COLUMNS = {name: what for what, names in NAMES.items() for name in names.split()}
 
 
-def load_labelled(name):
-    """Return the Corpus of --data. Raises UserError without labelled rows to train and test on."""
-    found = corpus.load(name)
+def load_labelled(name, target="class", columns=""):
+    """Return the Corpus of --data. Its rows have classes or, as a `target`, scores. columns: those
+    of a table that hold the label or score, the text, and of pairs the second text, "label,a,b".
+    Raises UserError without rows to train and test on."""
+    found = read_table(Path(name), columns, target) if columns else corpus.load(name)
+    if target == "score":
+        found = replace(found, classes=[], **(found.scored or dict(rows=[])))
     if not (found.rows and found.test_rows):
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
+        if target == "score":
+            remedy = "give a .tsv or .csv whose header names a column score, or --columns"
         raise UserError(f"--data {name}: no labelled rows to train and test on; {remedy}")
     return found
 
 
-def read_table(path):
+def read_table(path, columns="", target="class"):
     """Return the Corpus of a .tsv or .csv, with a fifth of the distinct texts of each class as test
     rows. Raises UserError as `read_rows`, and without two classes of several rows."""
-    labelled = read_rows(path)
-    classes = sorted({row["label"] for row in labelled})
-    if all(map(str.isdecimal, classes)):
-        classes.sort(key=len)  # 9 before 10
-    if not 2 <= len(classes) <= max(2, len(labelled) // 4):
-        remedy = "expected two of several rows each; check which column holds the labels"
-        raise UserError(f"{path}: {len(classes)} labels in {len(labelled)} rows, {remedy}")
-    rows = [(classes.index(row["label"]), row["text"]) for row in labelled]
-    rows, test_rows = corpus.hold_out(rows, 0.2, key=lambda row: row[1], kind=lambda row: row[0])
-    return corpus.Corpus(path.stem, [text for _, text in rows], {}, rows, test_rows, classes)
+    wanted, text = "label" if target == "class" else "score", lambda row: row["text"]
+    rows = read_rows(path, None, wanted, columns)
+    rows, test = corpus.hold_out(rows, 0.2, key=text, kind=lambda row: row.get("label", ""))
+    return corpus_of(path, path.stem, rows, test)
 
 
-def read_rows(path, labels=None, labelled=True):
+def corpus_of(path, name, rows, test, valid=()):
+    """Return the Corpus of rows of `read_rows`, those for training, testing and validation. Raises
+    UserError as `read_table`; path: of the file to name."""
+    every, parts = [*rows, *valid, *test], dict(rows=rows, valid_rows=valid, test_rows=test)
+    found = corpus.Corpus(name)
+    numbers = [row["score"] for row in every if is_number(row.get("score", ""))]
+    if len(numbers) == len(every):
+        scores = {k: [(float(row["score"]), row["text"]) for row in p] for k, p in parts.items()}
+        found.scored = scores
+    if "label" in rows[0]:
+        classes = sorted({row["label"] for row in every})
+        if all(map(str.isdecimal, classes)):
+            classes.sort(key=len)  # 9 before 10
+        if not 2 <= len(classes) <= max(2, len(every) // 4):
+            remedy = "expected two of several rows each; check which column holds the labels"
+            raise UserError(f"{path}: {len(classes)} labels in {len(every)} rows, {remedy}")
+        found.classes = classes
+        for k, part in parts.items():
+            setattr(found, k, [(classes.index(row["label"]), row["text"]) for row in part])
+    elif not found.scored:
+        wrong = next(row["score"] for row in every if not is_number(row["score"]))
+        raise UserError(f"{path}: the score {wrong!r:.40} is no number; correct it")
+    found.lines = corpus.sentences_of(found.rows or found.scored["rows"])
+    return found
+
+
+def is_number(text):
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def read_rows(path, labels=None, wanted="label", columns=""):
     """Return [{"label": ..., "text": ..., another name: ...}, ...] of a .csv, or of any other file
-    as tab-separated lines: of the columns that a header names, or the first two. The first comma,
-    semicolon or tab of a .csv separates its cells, which may be quoted; tab-separated cells are
-    only if all in the first line are, as R writes them. Raises UserError naming a line without
-    label or text, or with a label that is not among `labels`, and without labels if labelled."""
+    as tab-separated lines: of the columns that a header names, see COLUMNS, or the first two.
+    columns: their names if others, "label,a,b". A pair becomes one text. The first comma, semicolon
+    or tab of a .csv separates its cells, which may be quoted; tab-separated cells are only if all
+    in the first line are, as R writes them. Raises UserError naming a line without label or text,
+    or with a label that is not among `labels`, and without the column `wanted`."""
     lines, separator, quoting = read_lines(path), "\t", csv.QUOTE_NONE
     first = next(line.strip() for line in lines if line.strip())
     if Path(path).suffix.lower() == ".csv":
@@ -66,15 +109,20 @@ def read_rows(path, labels=None, labelled=True):
         raise UserError(f"{path}:{number}: not valid CSV ({error}); {remedy}") from None
     if is_from_r and len(records[0][1]) < len(records[-1][1]):
         records[0][1].insert(0, "row")  # R's names of rows have no header
-    called = dict.fromkeys(LABEL_NAMES, "label") | dict.fromkeys(TEXT_NAMES, "text")
+    called = COLUMNS
+    if columns:
+        called = dict(zip(columns.lower().split(","), (wanted or "label", "text", "text2")))
+        if missing := called.keys() - {cell.lower() for cell in records[0][1]}:
+            raise UserError(f"--columns {columns}: the header of {path} has no {missing.pop()}")
     names, header = ["label", "text"], [called.get(cell.lower(), cell) for cell in records[0][1]]
     if is_header := "text" in header:
         at = {name: i for i, name in enumerate(header, start=1)}
-        where = [f"{name}s are column {at[name]}" for name in names if name in at]
+        told = dict(label="labels", score="scores", text="texts", text2="second texts")
+        where = [f"{told[name]} are column {at[name]}" for name in told if name in at]
         print(f"note: {path}: the first row is a header: {', '.join(where)}", file=sys.stderr)
         names = header
-    if labelled and "label" not in names:
-        raise UserError(f"{path}: the first row names no labels; call their column label")
+    if wanted and wanted not in names and "score" not in names:
+        raise UserError(f"{path}: the first row names no {wanted}s; call their column {wanted}")
     rows = []
     for number, cells in records[is_header:]:
         if len(cells) != (n := len(names)):
@@ -82,11 +130,13 @@ def read_rows(path, labels=None, labelled=True):
             raise UserError(f"{path}:{number}: {len(cells)} columns, expected {n}; {remedy}")
         row = dict(zip(names, cells))
         label = row.get("label")
-        if "" in (label, row["text"]):
+        if "" in (label, row["text"], row.get("text2")):
             raise UserError(f"{path}:{number}: empty label or text; complete the line or remove it")
         if labels is not None and label not in (None, *labels):
             expected = f"expected one of {', '.join(sorted(labels))}; correct it"
             raise UserError(f"{path}:{number}: unknown label {label[:40]!r}, {expected}")
+        if "text2" in row:
+            row["text"] += corpus.PAIR + row.pop("text2")
         rows.append(row)
     if not rows:
         raise UserError(f"{path}: a header but no rows; add a label and a text per line")
@@ -117,8 +167,10 @@ class Rows:
         """Return a correction for classes of unequal size: weights of the loss (n_class,), and a
         prior (n_class,) to add to the logits in training (Menon et al. 2021). how: "none",
         "weights", or "prior", which is twice the log of the class shares."""
-        counts = self.labels.bincount(minlength=n_class).clamp(min=1)
         weights, prior = torch.ones(n_class), torch.zeros(n_class)
+        if self.labels.is_floating_point():
+            return weights, prior
+        counts = self.labels.bincount(minlength=n_class).clamp(min=1)
         if how == "weights":
             weights = counts.sum() / len(counts) / counts
         if how == "prior":
@@ -127,14 +179,23 @@ class Rows:
 
 
 def balanced_loss(logits, labels, balance):
-    """Return the cross-entropy of logits (N, n_class), balanced by `Rows.balance`."""
+    """Return the cross-entropy of logits (N, n_class), balanced by `Rows.balance`; of labels that
+    are scores, the mean squared error of logits (N, 1)."""
+    if labels.is_floating_point():
+        return F.mse_loss(logits[:, 0], labels.to(logits.device))
     weights, prior = (part.to(logits.device) for part in balance)
     return F.cross_entropy(logits + prior, labels.to(logits.device), weights)
 
 
 def accuracies(logits, sets, seen):
     """Return {"accuracy/SET": share, ...} of logits {set: (N, n_class)} and sets {set: Rows}, also
-    of the test rows that are seen, (N,) bool: in the training files, and of the others."""
+    of the test rows that are seen, (N,) bool: in the training files, and of the others. Of scores,
+    {"pearson/SET": correlation, ...}."""
+    if sets["test"].labels.is_floating_point():
+        pairs = {
+            name: torch.stack([logits[name][:, 0], rows.labels]) for name, rows in sets.items()
+        }
+        return {f"pearson/{name}": pair.corrcoef()[0, 1].item() for name, pair in pairs.items()}
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     if seen.any():
         right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders
 from tokenizers.models import BPE, WordLevel
 from tokenizers.normalizers import NFC
 from tokenizers.pre_tokenizers import ByteLevel, Split
+from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import BpeTrainer, WordLevelTrainer
 
 from data.files import UserError, read_bytes
@@ -45,9 +46,11 @@ def train_tokenizer(kind, texts, vocab_size=0):
         alphabet = ByteLevel.alphabet()
         trainer = BpeTrainer(vocab_size=vocab_size or 4000, initial_alphabet=alphabet, **how)
     tokenizer.train_from_iterator(texts, trainer)
-    # "[MASK]" in a sentence is one token, with the space before it, not punctuation around a word
-    added = [AddedToken(token, special=True, lstrip=token == "[MASK]") for token in SPECIAL]
-    tokenizer.add_special_tokens(added)
+    # "[MASK]" in a sentence is one token, with the space before it, not punctuation around a word;
+    # so is "[EOS]" between two sentences, with the spaces around it
+    for token in SPECIAL:
+        strip = dict(lstrip=token in ("[MASK]", "[EOS]"), rstrip=token == "[EOS]")
+        tokenizer.add_special_tokens([AddedToken(token, special=True, **strip)])
     return tokenizer
 
 
@@ -77,6 +80,14 @@ def is_word_level(tokenizer):
 def encode(tokenizer, texts):
     """Return one list of ids per text, without [BOS]."""
     return [found.ids for found in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+
+def end_with_eos(tokenizer):
+    """Return a copy that adds [BOS] and [EOS], see `frame`."""
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    ends = dict(single="[BOS] $A [EOS]", special_tokens=[("[BOS]", BOS), ("[EOS]", EOS)])
+    tokenizer.post_processor = TemplateProcessing(**ends)
+    return tokenizer
 
 
 def frame(tokenizer, ids):

@@ -1,8 +1,11 @@
 """Measure masked words on batches whose masks never change, and report a classifier's answers."""
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.stats import pearsonr, spearmanr
 
 from data.batching import send, send_all, send_mask, share_unknown
 from data.labelled import by_seen
@@ -10,7 +13,7 @@ from lab import dist
 from lab.figures import new_figure, save, styled
 from lab.flags import require
 from lab.machine import autocast
-from lab.predictions import Predictions
+from lab.predictions import FILE, Predictions, write_rows
 from lab.sources import say_unknown
 
 ROWS = 4096  # tokens whose logits are in memory at once
@@ -62,7 +65,9 @@ def say_rows(run, corpus, sets, seen, note, model, source):
 
 
 def in_words(numbers, sets):
-    """Return the accuracies on all sets in words."""
+    """Return the accuracies or correlations on all sets in words."""
+    if "pearson/test" in numbers:
+        return "pearson  " + "  ".join(f"{name} {numbers[f'pearson/{name}']:.3f}" for name in sets)
     shares = "  ".join(f"{name} {numbers[f'accuracy/{name}']:6.1%}" for name in sets)
     return f"accuracy  {shares}{by_seen(numbers)}"
 
@@ -79,6 +84,30 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
     save(drawn, run.folder / "confusion.png")
     for line in test.describe():
         run.say(line)
+
+
+def report_scores(run, corpus, title, answers, seen, result, model):
+    """As `report_predictions` for answers (N,) that are scores: correlations with 95% intervals, by
+    Fisher's z (of ranks with the variance of Bonett and Wright 2000), and scatter.png."""
+    scores, texts = zip(*corpus.test_rows)
+    n, z = len(scores), 1.96
+    for name, compute in ("pearson", pearsonr), ("spearman", spearmanr):
+        r = compute(answers, scores).statistic
+        half = z * math.sqrt((1 + r**2 / 2 if name == "spearman" else 1) / max(1, n - 3))
+        low, high = (math.tanh(math.atanh(r) + side) for side in (-half, half))
+        result |= {f"{name}/test": r, f"{name}/test/low": low, f"{name}/test/high": high}
+        run.say(f"{name} {r:.3f} (95%: {low:.3f} to {high:.3f})")
+    result["squared_error/test"] = float(np.mean((np.array(answers) - scores) ** 2))
+    rows = zip(texts, map(str, scores), map("{:.4f}".format, answers), np.where(seen, "yes", "no"))
+    write_rows(run.folder / FILE, ("text", "gold", "predicted", "seen"), rows)
+    run.finish({"rows/test": n} | result, model)
+    with styled():
+        figure, axis = new_figure(figsize=(4.2, 4))
+        axis.plot(scores, answers, ".", markersize=3, alpha=0.3)
+        ends = min(scores), max(scores)
+        axis.plot(ends, ends, color="0.5", linewidth=0.8)
+        axis.set(xlabel="score", ylabel="predicted score", title=f"{run.folder.name}\n{title}")
+    save(figure, run.folder / "scatter.png")
 
 
 @styled(grid=False)

@@ -179,7 +179,8 @@ class Run:
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         self.say(words)
-        value = numbers.get(monitor, 0.0) * (-1 if monitor.startswith("accuracy") else 1)
+        sign = -1 if monitor.startswith(("accuracy", "pearson")) else 1
+        value = numbers.get(monitor, 0.0) * sign
         if self.best is None or not monitor or value < self.best[1]:
             self.best = [step, value]
             self.save_weights("best.pt", model, step=step, **numbers)

@@ -13,7 +13,7 @@ def read(name, flag="--data"):
     """Return the Corpus at a path: a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
     train_LM.txt, test_LM_*.txt), WikiText's (train.txt, valid.txt, test.txt) or of two languages
     (train.en, train.fr); a .txt; a .tsv or .csv of labels and texts. Raises UserError."""
-    from data.corpora import speeches, wikitext2  # these need this module
+    from data.corpora import sick, speeches, wikitext2  # these need this module
     from data.labelled import read_table
     from data.pairs import find_languages, load_pairs
     from data.text import find_task
@@ -23,6 +23,8 @@ def read(name, flag="--data"):
         raise UserError(f"{flag} {name}: a task, which only train_lm.py reads; give a text")
     if (path / "meta.json").exists():
         raise UserError(f"{flag} {name}: holds prepared tokens, for train_lm.py; give the text")
+    if (path / "SICK_train.txt").exists():
+        return sick.read(path)
     if (path / "train.txt").exists():
         return wikitext2.read(path)
     if len(find_languages(path)) == 2:
@@ -54,9 +56,9 @@ def download(name, files, mirrors):
     """Return the folder data/NAME with files {name: sha256}, each downloaded from the first mirror
     that delivers it. Raises UserError if none does, and for a file with another sha256."""
     folder = Path(__file__).parents[1] / name
-    folder.mkdir(exist_ok=True)
     for file, digest in files.items():
         path, problems = folder / file, []
+        path.parent.mkdir(parents=True, exist_ok=True)
         for mirror in mirrors:
             if not path.exists():
                 print(f"downloading {path} ...", flush=True)

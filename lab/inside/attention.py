@@ -78,15 +78,19 @@ def head_means(views):
 
     distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
     the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
-    induction: of causal models, see `induction`."""
+    induction: of causal models, see `induction`. across: of pairs, weight on the other sentence."""
 
-    def means(arrays):  # each (L, H, T, S) -> (5, L, H)
-        found = []  # each (5, L, H, T)
-        for w in arrays:
+    def means(arrays):  # each (L, H, T, S) -> (5 or 6, L, H)
+        found = []  # each (5 or 6, L, H, T)
+        for w, view in zip(arrays, views):
             back = np.subtract.outer(*map(np.arange, w.shape[2:]))  # (T, S): i - j
             parts = w * abs(back), w * (back == 1), w * (back == 0), -w * np.log(w + (w == 0))
             distance, previous, itself, entropy = (part.sum(-1) for part in parts)
             found.append(np.stack([distance, w[..., 0], previous, itself, entropy]))
+            if is_pair:
+                second = np.arange(len(view.words)) > view.words.index("[EOS]")
+                across = (w * np.not_equal.outer(second, second)).sum(-1)
+                found[-1] = np.concatenate([found[-1], across[None]])
         return np.concatenate(found, -1).mean(-1).round(4)
 
     def row(values):
@@ -94,7 +98,8 @@ def head_means(views):
         cross = views[0].part == "cross"
         return {name: named[name] for name in ("first", "entropy")} if cross else named
 
-    names = ["distance", "first", "previous", "itself", "entropy"]
+    is_pair = all("[EOS]" in view.words[:-1] for view in views) and not views[0].part
+    names = ["distance", "first", "previous", "itself", "entropy", *["across"] * is_pair]
     of_heads = means([view.weights for view in views])
     may = [np.isfinite(view.content).astype(float) for view in views]
     equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))
@@ -217,8 +222,10 @@ def read_batch(run, texts):
         return inputs, [inputs] * len(texts), parts
     if run.kind != "seq2seq":
         ids, words = run.read(*texts, cut=True)
-        alone, parts = [{"idx": one[None]} for one in ids], {"": (words, words, 0)}
-        return send_all(dict(zip(("idx", "mask"), pad(ids))), run.device), alone, parts
+        beside = getattr(run.model, "beside", lambda idx: {})  # of a classifier of pairs
+        alone = [{"idx": one[None], **beside(one[None])} for one in ids]
+        inputs = send_all(dict(zip(("idx", "mask"), pad(ids))), run.device)
+        return inputs | beside(inputs["idx"]), alone, {"": (words, words, 0)}
     # An encoder-decoder: the target is what the run writes, the likeliest filling or translation
     sources, words = run.read(*texts, cut=True, masked=run.first_gap is not None)
     for n, ids in enumerate(sources):

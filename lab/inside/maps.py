@@ -64,6 +64,10 @@ def draw_maps(columns, layer=None, head=None, mean=False, numbers=False):
                     axis.imshow(weights[i, h], cmap=blues, norm=norm, **CELLS)
                     which = "mean of heads" if mean else f"head {h + 1}"
                     axis.set_title(f"layer {i + 1}, {which}", fontsize=8, pad=3)
+                    if "[EOS]" in view.words[:-1]:  # where the second sentence of a pair begins
+                        second = view.words.index("[EOS]") + 0.5
+                        axis.axhline(second, color="0.4", linewidth=0.8)
+                        axis.axvline(second, color="0.4", linewidth=0.8)
                     name_tokens(axis.xaxis, view.keys, pitch, k >= len(below), "key", rotation=90)
                     name_tokens(axis.yaxis, view.words, pitch, k == 0, "query")
                     for (t, s), w in np.ndenumerate(weights[i, h]) if numbers else ():

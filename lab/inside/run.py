@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from data import batching, spans
+from data.corpus import PAIR
 from data.files import UserError
 from data.tokenizer import BOS, EOS, MASK, SPECIAL, UNK, detokenize, frame, token_strings
 from lab.figures import name_positions
@@ -164,7 +165,8 @@ class OpenRun(LoadedRun):
         return losses.mean().exp().item()
 
     def classify(self, *texts):
-        """Return {class: probability} for each text, the likeliest first. For classifiers."""
+        """Return {class: probability} for each text, the likeliest first. A pair is (a, b). For
+        classifiers."""
         self.must_be("classifier", "classify", "train_classifier.py")
         shares = torch.cat([self.model(**batch).softmax(-1) for batch in self.batches(texts)])
         named = (zip(self.config["classes"], row) for row in shares.tolist())
@@ -261,6 +263,7 @@ class OpenRun(LoadedRun):
         around = len(frame(self.tokenizer, []))  # [BOS], and for RoBERTa [EOS]
         room, sequences, shown, unknown, n_long = self.block_size - around, [], [], [], 0
         ends = masked is not None and self.half.positions.ends and self.kind != "lm"
+        texts = [text if isinstance(text, str) else PAIR.join(text) for text in texts]
         for text in texts:
             encoding = self.tokenizer.encode(text, add_special_tokens=False)
             ids, words = encoding.ids, token_strings(self.tokenizer, encoding.ids)

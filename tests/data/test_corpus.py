@@ -50,7 +50,7 @@ def test_names_paths_and_the_home_folder(tmp_path, monkeypatch):
     for name, text in (("a.docx", "x"), ("one.txt", "one"), ("same.txt", "one\n" * 30)):
         (tmp_path / name).write_text(text)
     for path, message in {
-        "nowhere": "--vocab-from nowhere: .*or a name: speeches, toy, toy-pairs, wikitext2",
+        "nowhere": "--vocab-from nowhere: .*or a name: sick, speeches, toy, toy-pairs, wikitext2",
         "~/a.docx": "a.docx: no folder, .txt, .tsv or .csv",
         "~/one.txt": "no line of the last tenth is new",
         "~/same.txt": "no line of the last tenth is new",

@@ -160,7 +160,7 @@ def test_vocab_from_another_corpus(corpus, tmp_path):
     (dict(steps=-1), "must be at least 0"),
     (dict(keep="9"), "--keep 9"),
     (dict(keep="x"), "give whole numbers"),
-    (dict(data="speches"), "or a name: speeches"),
+    (dict(data="speches"), "or a name: sick, speeches"),
     (dict(pos="alibo"), "alibo"),
     (dict(nlayer=3), "nlayer"),
 ])  # fmt: skip
