@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 
 from data import batching, load, name_of
+from data.corpus import PAIR, words_of
 from data.files import read_json, write_json
 from data.labelled import by_seen
 from data.text import read_text
@@ -81,19 +82,8 @@ def measure_ngrams(text, longest):
 def measure_classifier(corpus, seen, note, flags, folder):
     """Return the entries of result.json on rows; write predictions.tsv. See `Corpus.split`."""
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    # With [BOS], as in the encoder: its pair with the first word tells how sentences begin
-    train, test = (
-        [[BOS, *ids] for ids in encode(tokenizer, [text for _, text in rows])]
-        for rows in (corpus.rows, corpus.test_rows)
-    )
-    labels, n_class = [label for label, _ in corpus.rows], len(corpus.classes)
-    smoothing = choose_smoothing(train, labels, n_class)
-    model = NaiveBayes(train, labels, n_class, smoothing)
-    answers, majority = (
-        Predictions(corpus.test_rows, corpus.classes, torch.from_numpy(scores), torch.tensor(seen))
-        for scores in map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
-    )
-    result = {"smoothing": smoothing, "rows/test": len(test)} | answers.scores()
+    answers, majority, smoothing = answer(corpus, seen, tokenizer, str)
+    result = {"smoothing": smoothing, "rows/test": len(seen)} | answers.scores()
     result |= answers.accuracies()
     result |= {f"{name}@majority": share for name, share in majority.accuracies().items()}
     result |= {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
@@ -101,7 +91,42 @@ def measure_classifier(corpus, seen, note, flags, folder):
     known = f"{result['accuracy/test']:.1%}{by_seen(result)}"
     print(f"majority class {result['accuracy/test@majority']:.1%}; naive Bayes {known}")
     answers.write(folder)
+    if PAIR in corpus.rows[0][1]:
+        for name, read in {"second sentence": read_second, "overlap": read_overlap}.items():
+            tokenizer = train_tokenizer("word", [read(text) for _, text in corpus.rows])
+            found = answer(corpus, seen, tokenizer, read)[0].accuracies()["accuracy/test"]
+            result[f"accuracy/test@{name}"] = found
+            print(f"naive Bayes of the {name} alone {found:.1%}")
     return result
+
+
+def answer(corpus, seen, tokenizer, read):
+    """Return the Predictions of naive Bayes and of the majority class, and the smoothing. read: a
+    function from the text of a row to what naive Bayes reads."""
+    # With [BOS], as in the encoder: its pair with the first word tells how sentences begin
+    texts = [[read(text) for _, text in rows] for rows in (corpus.rows, corpus.test_rows)]
+    train, test = ([[BOS, *ids] for ids in encode(tokenizer, each)] for each in texts)
+    labels, n_class = [label for label, _ in corpus.rows], len(corpus.classes)
+    smoothing = choose_smoothing(train, labels, n_class)
+    model = NaiveBayes(train, labels, n_class, smoothing)
+    about = corpus.test_rows, corpus.classes
+    scores = map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
+    found = [Predictions(*about, torch.from_numpy(x), torch.tensor(seen)) for x in scores]
+    return *found, smoothing
+
+
+def read_second(text):
+    """Return the second sentence of a pair."""
+    return text.split(PAIR)[1]
+
+
+def read_overlap(text):
+    """Return counts of a pair as words: the share of words in both sentences, how many only the
+    first or second has, and where a negation is."""
+    a, b = (set(words_of(sentence)) for sentence in text.split(PAIR))
+    shared, only = round(8 * len(a & b) / len(a | b)), (min(4, len(a - b)), min(4, len(b - a)))
+    negated = [bool(words & {*"no not n't nobody nothing none never".split()}) for words in (a, b)]
+    return f"shared{shared} only{only[0]}first only{only[1]}second no{negated[0]}no{negated[1]}"
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from model import POSITIONS
 # Columns in this order, and their headings. joint: all test sets together, by length of the blocks
 METRICS = dict(perplexity="perplexity", joint="perplexity at", accuracy="accuracy (%)")
 METRICS |= dict(macro_f1="macro-F1 (%)", exact="exact (%)", bleu="BLEU", chrf="chrF")
-METRICS |= dict(parameters="parameters")
+METRICS |= dict(pearson="Pearson's r", parameters="parameters")
 PERCENT = "accuracy", "macro_f1", "exact"
 CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
 may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the

@@ -9,10 +9,12 @@ import torch
 from helpers import SIZE, call, fails, sentences, succeed
 from scipy.stats import pearsonr, spearmanr
 
+from baselines import read_overlap
 from data.corpus import load
 from data.labelled import load_labelled
 from data.tokenizer import BOS, EOS, SPECIAL
 from lab import load_run
+from model import Config
 from nets.pairs import Segments
 
 # (sentence, sentence, whether they share one of their two nouns)
@@ -71,7 +73,8 @@ def test_sick_has_classes_scores_and_a_validation_set(tmp_path):
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_segments_tell_the_sentence_and_the_words_of_both(n):
-    segments, first = Segments(n, 6), len(SPECIAL)
+    segments, first = Segments(Config(n_segment=n, n_embd=6)), len(SPECIAL)
+    torch.nn.init.normal_(segments.vectors)
     rows = [
         [BOS, first, first + 1, EOS, first + 1, first + 2, EOS],
         [BOS, first, EOS, first, 0, 0, 0],
@@ -82,7 +85,7 @@ def test_segments_tell_the_sentence_and_the_words_of_both(n):
         for t, token in enumerate(row):
             other = row[middle + 1 :] if t <= middle else row[:middle]
             index = int(t > middle) + (2 if n == 4 and token >= first and token in other else 0)
-            assert torch.equal(vectors[t], segments.vectors.weight[index])
+            assert torch.equal(vectors[t], segments.vectors[index])
 
 
 def train(data, out, **flags):
@@ -130,3 +133,11 @@ def test_scores_are_correlated_with_the_true_ones(tmp_path):
     error = np.mean((np.array(true) - given) ** 2)
     assert result["squared_error/test"] == pytest.approx(error, rel=1e-3)
     assert math.isfinite(result["pearson/valid"]) and (tmp_path / "run" / "scatter.png").exists()
+
+
+def test_baselines_count_what_two_sentences_share(table, tmp_path):
+    succeed(call("baselines", data=table, out=tmp_path / "out"))
+    result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
+    assert result["accuracy/test@overlap"] > result["accuracy/test@second sentence"]
+    pair = "The cat never saw a dog . [EOS] The dog saw no bird"
+    assert read_overlap(pair) == "shared3 only3first only2second noTruenoTrue"
