@@ -10,6 +10,7 @@ queries attend to S keys. Masks are boolean, True = may attend. Negative targets
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 import torch.nn as nn
@@ -61,6 +62,7 @@ class Config(Architecture):
     zero_mask: bool = False  # the mask token enters as the zero vector (zero-CLAP)
     omit_mask: bool = False  # the mask token is not an output word; output words have no bias
     mask_id: int = 2  # id of the mask token
+    n_segment: int = 0  # vectors for pairs of sentences, 2 or 4, see nets/pairs.py; 0: none
 
     def __post_init__(self):
         self.n_ffn = self.n_ffn or 4 * self.n_embd
@@ -154,8 +156,8 @@ class ALiBi(NoPE):
                 raise ValueError(f"n_head must be even: alibi=one-sided, got {config.n_head}")
             slopes = alibi_slopes(half).repeat(2)
         self.slopes = nn.Buffer(slopes, persistent=False)  # (H,)
-        past = torch.arange(config.n_head) < half  # the heads that see the past
-        self.sides = nn.Buffer(2 * past.int() - 1, persistent=False)  # (H,), 1 or -1
+        sides = [1] * half + [-1] * (config.n_head - half)  # heads that see the past, the future
+        self.sides = nn.Buffer(torch.tensor(sides), persistent=False)  # (H,)
 
     def bias(self, q, k, i, j):
         d = (i[..., :, None] - j[..., None, :]).unsqueeze(-3)  # (1, T, S) or (B, 1, T, S)
@@ -174,8 +176,7 @@ class ALiBi(NoPE):
 
 
 class Options(dict):
-    """Classes by name. nets/positions.py, the place for others, adds rotary positions; where the
-    class is None, nets/relative.py adds it when it is asked for."""
+    """Classes by name; None: nets/relative.py adds the class when it is asked for."""
 
     def __getitem__(self, name):
         if super().__getitem__(name) is None:
@@ -251,6 +252,7 @@ class Transformer(nn.Module):
         super().__init__()
         C, self.config = config.n_embd, config
         self.embedding = nn.Embedding(config.vocab_size, C)
+        self.segments = import_module("nets.pairs").Segments(config) if config.n_segment else None
         self.positions = POSITIONS[config.pos](config, self.causal)
         # Post-norm starts from a normalised embedding (BERT), but CLAP from the vectors themselves
         plain = config.norm_first or config.head == "clap"
@@ -315,7 +317,7 @@ class Transformer(nn.Module):
             x = F.normalize(x, dim=-1)
         if self.config.zero_mask:
             x = x * (idx != self.config.mask_id)[:, :, None]
-        return x
+        return x + self.segments(idx) if self.segments else x
 
 
 class Encoder(Transformer):

@@ -102,7 +102,8 @@ class Learner:
         if flags.compile:
             compile_blocks(model)
         if source and not flags.untrained:
-            load_weights(model.body, source.model.body.state_dict(), source.folder)
+            own = model.body.state_dict()  # with segments, which the source may lack
+            load_weights(model.body, own | source.model.body.state_dict(), source.folder)
         frozen = source and flags.tune == "frozen"
         self.trained = model.head if frozen else model
         model.body.requires_grad_(not frozen)
@@ -154,7 +155,10 @@ def train(flags):
     require(is_pair or not flags.overlap, "--overlap: needs pairs of sentences; leave it out")
     if is_pair and flags.causal:  # read at its end, as GPT reads pairs (Radford et al. 2018)
         tokenizer = end_with_eos(tokenizer)
-    config = model_config(flags, source, vocab_size=tokenizer.get_vocab_size())
+    more = dict(vocab_size=tokenizer.get_vocab_size())
+    if is_pair and not flags.init and not (source and flags.tune == "frozen"):  # RoBERTa has none
+        more["n_segment"] = 4 if flags.overlap else 2
+    config = model_config(flags, source, **more)
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
     seen = torch.tensor(seen)  # (N,)
@@ -166,8 +170,6 @@ def train(flags):
     options = {name: getattr(flags, name) for name in ("causal", "pool", "layers", "n_hidden")}
     options |= dict(n_class=len(corpus.classes) or 1, dropout=flags.head_dropout)
     options |= dict(n_component=min(flags.n_component, len(kept)))
-    if is_pair and name != "frozen" and not flags.init:  # RoBERTa has none
-        options["n_segment"] = 4 if flags.overlap else 2
     encoder = sha256(source.folder / "best.pt") if flags.encoder else ""  # frozen, it is data too
     digest = hash_of((corpus.rows, corpus.test_rows, tokenizer.to_str(), encoder))
     about = dict(read={"data": corpus}, name=name, classes=corpus.classes)
@@ -229,12 +231,8 @@ def train(flags):
         run.say(f"{share:.1%} of the {len(right):,} test rows whose sentences both are new")
     what = "Classification" if corpus.classes else "Scores"
     title = f"{what} of {corpus.name} ({name or 'jointly'}), {name_positions(config)}"
-    if corpus.classes:
-        report_predictions(run, corpus, title, logits["test"], seen, result, learner.model)
-    else:
-        report_scores(
-            run, corpus, title, logits["test"][:, 0].tolist(), seen, result, learner.model
-        )
+    report = report_predictions if corpus.classes else report_scores
+    report(run, corpus, title, logits["test"], seen, result, learner.model)
     possible, names = corpus.floor.get("accuracy/test"), ("train", "valid", "test")
     marks = {"final model, test": result[f"{metric}/test"]} if flags.refit else {}
     marks |= {"best possible": possible} if possible else {}
@@ -247,7 +245,7 @@ def train(flags):
         shares = f"{result['accuracy/train']:.1%} of the training rows right, that of the search "
         shares += f"{best['accuracy/train']:.1%}"
         run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
-    words = f"test pearson {result[f'{metric}/test']:.3f}"
+    words = f"test {in_words(result, ['test'])}"
     if corpus.classes:
         words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
     words += f", the best possible is {possible:.1%}" if possible else ""

@@ -3,6 +3,7 @@
     python train_mlm.py --pos alibi --data speeches
     python train_mlm.py --data my.txt --n-layer 4 --n-embd 128 --lr 1e-3
     python train_mlm.py --init-from out/mlm-wikitext2-alibi-0 --data speeches
+    python train_mlm.py --data wikitext2 --next-sentence       BERT's second task, for pairs
 
 The perplexity is of masked words, with both sides visible: not comparable with train_lm.py's.
 """
@@ -16,7 +17,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from data.batching import generator, length_batches, pad, send, send_mask, share_unknown
 from data.masking import mask_tokens
-from data.sentences import read_sentences
+from data.sentences import pair_batches, pair_up, read_sentences
 from data.tokenizer import word_starts
 from lab import dist
 from lab.evaluation import measure_masked, require_targets
@@ -27,6 +28,7 @@ from lab.optim import learning_rate, make_adamw, perplexity
 from lab.run import Run, load_weights
 from lab.sources import open_encoder, say_unknown
 from model import ACTIVATIONS, HEADS, Encoder, LanguageModel
+from nets.pairs import NextSentence
 
 
 @dataclass
@@ -49,6 +51,7 @@ class Flags(MaskFlags, TrainFlags):
     omit_mask: bool = False  # [MASK] cannot be predicted, and output words have no bias
     valid: float = 0.05  # share of the lines held out to choose the best step
     split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    next_sentence: bool = False  # read pairs of sentences; also tell whether the second one follows
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
 
     def __post_init__(self):
@@ -57,9 +60,9 @@ class Flags(MaskFlags, TrainFlags):
         require(0 <= self.beta2 < 1, "--beta2: must be at least 0 and below 1")
 
 
-def build(config):
+def build(config, next_sentence=False):
     """Return the untrained model of a run."""
-    return LanguageModel(Encoder(config))
+    return (NextSentence if next_sentence else LanguageModel)(Encoder(config))
 
 
 def fixed_batches(sequences, vocab_size, masking):
@@ -74,11 +77,16 @@ def fixed_batches(sequences, vocab_size, masking):
     return batches
 
 
-def evaluate(model, batches, device, dtype):
-    """Return the numbers of metrics.jsonl, measured on fixed batches."""
+def evaluate(model, batches, device, dtype, pairs=(), follows=()):
+    """Return the numbers of metrics.jsonl, measured on fixed batches, and for pairs of ids on
+    whether they follow, (N,)."""
     nats, hits, count = measure_masked(model, batches, device, dtype)
     numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
     numbers["perplexity/valid"] = perplexity(nats, count)
+    if len(pairs):
+        idx, mask = (send(x, device) for x in pad(pairs))  # (N, T)
+        numbers["accuracy/next"] = model.eval().tell(idx, mask, follows.to(device))
+        model.train()
     beta = model.head.beta  # of CLAP
     return numbers if beta is None else numbers | {"beta": beta.item()}
 
@@ -87,17 +95,26 @@ def train(flags):
     # Data: sentences, or the blocks of a prepared folder
     source = open_encoder(flags, ["mlm"])
     vocabulary = source and source.tokenizer, flags.tokenizer, flags.vocab_size, flags.vocab_from
-    text = read_sentences(flags.data, flags.block_size, *vocabulary, flags.valid, flags.split)
+    how = flags.valid, flags.split, flags.next_sentence
+    text = read_sentences(flags.data, flags.block_size, *vocabulary, *how)
     vocab_size = text.tokenizer.get_vocab_size()
     masking = flags.mask_rate, flags.mask_unit, word_starts(text.tokenizer)
-    valid = fixed_batches(text.valid, vocab_size, masking)
+    batch_of, valid, follows = text.batches(flags.batch_size, flags.seed), text.valid, ()
+    if flags.next_sentence:
+        require(isinstance(text.train, list), "--next-sentence: give a text, not prepared blocks")
+        batch_of = pair_batches(text.train, flags.block_size, flags.batch_size, flags.seed)
+        valid, follows = pair_up(text.valid, flags.block_size, generator("validation pairs"))
+    pairs, valid = valid[: len(follows)], fixed_batches(valid, vocab_size, masking)
     require_targets(valid, f"--data {flags.data}: no word of the held-out lines")
 
     # Model
-    config = model_config(flags, source, vocab_size=vocab_size)
+    more = dict(vocab_size=vocab_size) | (dict(n_segment=2) if flags.next_sentence else {})
+    config = model_config(flags, source, **more)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    run = Run(__file__, flags, "mlm", config, text.tokenizer, device, text.hash, {}, text.read)
-    model = build(config).to(device)
+    build_with = {"next_sentence": True} if flags.next_sentence else {}
+    about = text.tokenizer, device, text.hash, build_with, text.read
+    run = Run(__file__, flags, "mlm", config, *about)
+    model = build(config, **build_with).to(device)
     if source:
         load_weights(model, source.model.state_dict(), source.folder)
     if flags.compile:
@@ -112,11 +129,10 @@ def train(flags):
     say_unknown(run, "held-out", share_unknown(text.valid), source)
 
     # Loop
-    batch_of = text.batches(flags.batch_size, flags.seed)
     run.load_checkpoint(model, optimizer)  # with --resume
     for step in range(run.first_step, flags.steps + 1):
         if step % flags.eval_every == 0 or step == flags.steps:
-            numbers = evaluate(model, valid, device, flags.dtype)
+            numbers = evaluate(model, valid, device, flags.dtype, pairs, follows)
             run.log(step, numbers, f"step {step:>5}  {in_words(numbers)}", model, "loss/valid")
             run.save(model, optimizer, step)
         if step in whole_numbers(flags.keep, "--keep"):
@@ -125,7 +141,7 @@ def train(flags):
             break
         run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
 
-        idx, real = batch_of(step)  # (B, T)
+        idx, real, *follow = batch_of(step)  # (B, T), with --next-sentence (B,)
         gen = generator(flags.seed, "masks", step)  # masks depend on seed and step alone
         inputs, labels = mask_tokens(idx, vocab_size, gen, *masking)  # (B, T)
         count = max(1, (labels != -100).sum().item())
@@ -137,7 +153,12 @@ def train(flags):
         for rows, targets in dist.micro_batches(labels, flags.accumulate, flags.seed, step):
             with autocast(flags.dtype, device):
                 mask = send_mask(real[rows], device)
-                loss = model.loss(send(inputs[rows], device), targets, mask) / count
+                read = send(inputs[rows], device), send(targets, device), mask
+                if follow:
+                    words, second = model.both_losses(*read, send(follow[0][rows], device))
+                    loss = words / count + second / len(idx)
+                else:
+                    loss = model.loss(*read) / count
             loss.backward()
             total += loss.detach()
         dist.sum_gradients(model)
@@ -161,7 +182,9 @@ def train(flags):
 def in_words(numbers):
     """Return the numbers of an evaluation in words."""
     ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
-    return f"masked-LM perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
+    words = f"masked-LM perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
+    follows = numbers.get("accuracy/next")
+    return words + (f", next sentence {follows:.1%}" if follows else "")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Labelled sentences: read from a .tsv or .csv, as tensors, and how well a classifier does."""
 
 import csv
-import math
 import re
 import sys
 from dataclasses import replace
@@ -53,10 +52,13 @@ def corpus_of(path, name, rows, test, valid=()):
     UserError as `read_table`; path: of the file to name."""
     every, parts = [*rows, *valid, *test], dict(rows=rows, valid_rows=valid, test_rows=test)
     found = corpus.Corpus(name)
-    numbers = [row["score"] for row in every if is_number(row.get("score", ""))]
-    if len(numbers) == len(every):
+    try:
         scores = {k: [(float(row["score"]), row["text"]) for row in p] for k, p in parts.items()}
         found.scored = scores
+    except (KeyError, ValueError) as error:
+        if "label" not in rows[0]:
+            problem = f"the scores are not all numbers ({error}); correct them"
+            raise UserError(f"{path}: {problem}") from None
     if "label" in rows[0]:
         classes = sorted({row["label"] for row in every})
         if all(map(str.isdecimal, classes)):
@@ -67,18 +69,8 @@ def corpus_of(path, name, rows, test, valid=()):
         found.classes = classes
         for k, part in parts.items():
             setattr(found, k, [(classes.index(row["label"]), row["text"]) for row in part])
-    elif not found.scored:
-        wrong = next(row["score"] for row in every if not is_number(row["score"]))
-        raise UserError(f"{path}: the score {wrong!r:.40} is no number; correct it")
     found.lines = corpus.sentences_of(found.rows or found.scored["rows"])
     return found
-
-
-def is_number(text):
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def read_rows(path, labels=None, wanted="label", columns=""):

@@ -10,7 +10,7 @@ from data import batching
 from data.corpus import Corpus, hold_out
 from data.files import UserError
 from data.text import hash_ids, load_parts, read_prepared
-from data.tokenizer import frame, train_tokenizer
+from data.tokenizer import EOS, frame, train_tokenizer
 
 
 @dataclass
@@ -44,15 +44,48 @@ class Sentences:
         return batch
 
 
+def pair_up(sequences, T, gen):
+    """Return [BOS] a [EOS] b of each sequence a but the last, of at most T ids, and (N,) long: 1 if
+    b follows a in the text, or 0 if it is a random sentence, as in half of the pairs."""
+    n, half, eos = len(sequences) - 1, T // 2, torch.tensor([EOS])
+    follows, others = (torch.randint(m, (n,), generator=gen) for m in (2, n))
+    seconds = torch.where(follows > 0, torch.arange(1, n + 1), others)
+    both = zip(sequences, (sequences[i] for i in seconds.tolist()))
+    return [torch.cat([a[:half], eos, b[1 : T - half]]) for a, b in both], follows
+
+
+def pair_batches(sequences, T, batch_size, seed):
+    """Return a function of step -> idx, mask (B, T), follows (B,): see `pair_up`, which pairs anew
+    in every epoch."""
+
+    def make(batch_size, gen):
+        pairs, follows = pair_up(sequences, T, gen)
+        rows = batching.length_batches([len(pair) for pair in pairs], batch_size, gen)
+        return [(*batching.pad([pairs[i] for i in row]), follows[row]) for row in rows]
+
+    return batching.by_epoch(len(sequences) - 1, batch_size, seed, make)
+
+
 def read_sentences(
-    data, T, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0, split="full"
+    data,
+    T,
+    tokenizer=None,
+    kind="word",
+    vocab_size=0,
+    vocab_from="",
+    valid=0,
+    split="full",
+    last=False,
 ):
     """Return --data as Sentences of at most T tokens, or a prepared folder as full blocks of T,
-    with its own validation set. Raises UserError as `read_text` does, and for too few lines."""
+    with its own validation set. last: hold out the last lines, which follow each other. Raises
+    UserError as `read_text` does, and for too few lines."""
     if text := read_prepared(data, tokenizer, vocab_size, vocab_from, split != "full"):
         if "valid" not in text.streams:
             raise UserError(f"--data {data}: no validation set; prepare it with --valid 0.01")
         own, room = text.tokenizer, T - len(frame(text.tokenizer, []))
+        if len(text.streams["train"]) <= room:
+            raise UserError(f"--block-size {T}: the training text is shorter; use a smaller block")
         train = text.streams["train"][1:].unfold(0, room, room)  # (n, T), without the rest
         held = text.streams["valid"][1:].split(room)
         held = [torch.tensor(frame(own, ids.tolist())) for ids in held]
@@ -60,6 +93,8 @@ def read_sentences(
     found, vocabulary, read, note = load_parts(data, vocab_from, split)
     texts = list(dict.fromkeys(found.texts()))  # a line of both files is read once per epoch
     kept, held_out = hold_out(texts, valid, name=data)
+    if last:
+        kept, held_out = texts[: -len(held_out)], texts[-len(held_out) :]
     tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
     train, n_long = batching.sentences(tokenizer, kept, T, split=True)
     held, _ = batching.sentences(tokenizer, held_out, T, split=True)

@@ -87,10 +87,10 @@ def report_predictions(run, corpus, title, logits, seen, result, model):
 
 
 def report_scores(run, corpus, title, answers, seen, result, model):
-    """As `report_predictions` for answers (N,) that are scores: correlations with 95% intervals, by
+    """As `report_predictions` for scores, answers (N, 1): correlations with 95% intervals, by
     Fisher's z (of ranks with the variance of Bonett and Wright 2000), and scatter.png."""
     scores, texts = zip(*corpus.test_rows)
-    n, z = len(scores), 1.96
+    answers, n, z = answers[:, 0].tolist(), len(scores), 1.96
     for name, compute in ("pearson", pearsonr), ("spearman", spearmanr):
         r = compute(answers, scores).statistic
         half = z * math.sqrt((1 + r**2 / 2 if name == "spearman" else 1) / max(1, n - 3))

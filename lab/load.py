@@ -71,10 +71,8 @@ def read_run(folder, kinds=None, device="cpu", step=None):
     step, which --keep kept. Raises UserError for a folder that is no such run. Notes on stderr name
     a run that has not ended, and one that other code made."""
     folder, config = Path(folder).expanduser(), read_config(folder)
-    kind, wanted = config["kind"], " or ".join(kinds or ())
-    require(
-        not kinds or kind in kinds, f"{folder}: a run of kind {kind}; give one of kind {wanted}"
-    )
+    kind, other = config["kind"], f"; give one of kind {' or '.join(kinds or ())}"
+    require(not kinds or kind in kinds, f"{folder}: a run of kind {kind}{other}")
     weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
     kept = ", ".join(sorted(path.stem for path in folder.glob("step-*.pt"))) or "none"
     remedy = "finish the run with --resume" if step is None else f"it kept {kept} (see --keep)"

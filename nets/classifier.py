@@ -7,7 +7,6 @@ import torch.nn as nn
 
 from data.batching import send
 from model import init_weights
-from nets.pairs import Segments
 
 
 class Classifier(nn.Module):
@@ -18,19 +17,10 @@ class Classifier(nn.Module):
     layers: "last" pools the body's output, "all" also every state below it; a number pools that
     state alone: "0" the embeddings, "1" the output of the first block.
     n_component: above 0, project the features onto that many principal axes (`fit_projection`).
-    n_segment: 2 or 4 for pairs of sentences, see nets/pairs.py; 0: none.
     """
 
     def __init__(
-        self,
-        body,
-        n_class,
-        pool="mean",
-        layers="last",
-        n_hidden=100,
-        dropout=0.0,
-        n_component=0,
-        n_segment=0,
+        self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0
     ):
         super().__init__()
         self.body, self.pool, self.layers = body, pool.split("+"), layers
@@ -45,24 +35,17 @@ class Classifier(nn.Module):
             self.shift = nn.Buffer(torch.zeros(n_features))
             self.projection = nn.Buffer(torch.eye(n_features, self.n_component))
         init_weights(self, body.config)
-        if n_segment:  # zeros: a pretrained body reads as before
-            self.segments = Segments(n_segment, body.config.n_embd)
-            nn.init.zeros_(self.segments.vectors.weight)
         if not n_hidden:  # random weights on many features would make confident guesses
             nn.init.zeros_(last.weight)
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence."""
         mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
-        h, states = self.body(idx, mask, need_states=True, **self.beside(idx))
+        h, states = self.body(idx, mask, need_states=True)
         states = [*states[:-1], h]  # h: the last state after the final norm
         if self.layers != "all":
             states = [h if self.layers == "last" else states[int(self.layers)]]
         return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
-
-    def beside(self, idx):
-        """Return what the body reads beside idx (B, T): of pairs, the vectors of the sentences."""
-        return {"extra": self.segments(idx)} if hasattr(self, "segments") else {}
 
     def project(self, features):
         """(B, n_features) -> (B, n_component); unchanged if n_component is 0."""

@@ -33,10 +33,8 @@ def read(name, flag="--data"):
         return speeches.read(path)
     reader = {".txt": read_txt, ".tsv": read_table, ".csv": read_table}.get(path.suffix.lower())
     if not (reader and path.exists()):
-        names = ", ".join(NAMES)
-        raise UserError(
-            f"{flag} {name}: no folder, .txt, .tsv or .csv; give one, or a name: {names}"
-        )
+        remedy = f"give one, or a name: {', '.join(NAMES)}"
+        raise UserError(f"{flag} {name}: no folder, .txt, .tsv or .csv; {remedy}")
     return reader(path)
 
 

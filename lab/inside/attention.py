@@ -222,10 +222,8 @@ def read_batch(run, texts):
         return inputs, [inputs] * len(texts), parts
     if run.kind != "seq2seq":
         ids, words = run.read(*texts, cut=True)
-        beside = getattr(run.model, "beside", lambda idx: {})  # of a classifier of pairs
-        alone = [{"idx": one[None], **beside(one[None])} for one in ids]
-        inputs = send_all(dict(zip(("idx", "mask"), pad(ids))), run.device)
-        return inputs | beside(inputs["idx"]), alone, {"": (words, words, 0)}
+        alone, parts = [{"idx": one[None]} for one in ids], {"": (words, words, 0)}
+        return send_all(dict(zip(("idx", "mask"), pad(ids))), run.device), alone, parts
     # An encoder-decoder: the target is what the run writes, the likeliest filling or translation
     sources, words = run.read(*texts, cut=True, masked=run.first_gap is not None)
     for n, ids in enumerate(sources):

@@ -11,7 +11,8 @@ from helpers import TINY, call, fails, succeed
 import data.corpus
 import train_mlm
 from data.corpus import hold_out
-from data.tokenizer import BOS, encode, load_tokenizer, word_starts
+from data.sentences import pair_up
+from data.tokenizer import BOS, EOS, encode, load_tokenizer, word_starts
 from lab.load import read_config, read_metrics, read_result, read_run
 from lab.run import Run
 
@@ -122,6 +123,8 @@ def test_a_prepared_text_is_read_in_full_blocks(corpus, tmp_path):
     succeed(call("data.prepare", corpus / "train_LM.txt", *argv))
     done = succeed(call("train_mlm", *TINY, data=tmp_path / "prepared", out=tmp_path / "run"))
     assert "prepared: " in done.out and len(read_metrics(tmp_path / "run")) == 3
+    argv = ("train_mlm", *TINY, "--data", tmp_path / "prepared", "--out", tmp_path / "no")
+    fails(call(*argv, block_size=5000), "--block-size 5000: the training text is shorter")
 
 
 def test_it_starts_from_roberta(corpus, finished, tmp_path):
@@ -155,3 +158,34 @@ def test_a_wrong_flag_is_one_message(tmp_path, flags, words):
     argv = ("--data", tmp_path / "my.txt", *TINY, "--out", tmp_path / "a")
     fails(call("train_mlm", *argv, **flags), words)
     assert not (tmp_path / "a").exists()
+
+
+def test_next_sentences_follow_or_are_random():
+    texts = [torch.tensor([BOS, *range(10 * i, 10 * i + 1 + i % 9)]) for i in range(1, 400)]
+    pairs, follows = pair_up(texts, 12, torch.Generator().manual_seed(0))
+    assert len(pairs) == len(follows) == 398 and 0.4 < follows.float().mean() < 0.6
+    for a, b, pair, follow in zip(texts, texts[1:], pairs, follows):
+        first, second = (a[:6].tolist(), EOS), b[1:6].tolist()
+        assert pair[: len(first[0]) + 1].tolist() == [*first[0], EOS]
+        found = pair[len(first[0]) + 1 :].tolist()
+        assert found == second if follow else found[0] % 10 == 0
+    assert max(map(len, pairs)) <= 12
+
+
+@pytest.mark.slow
+def test_next_sentence_is_learned_and_its_encoder_reads_pairs(tmp_path):
+    """One in four random sentences fits, so 87% are the most that can be told."""
+    phrases = "we want you", "they need us", "you fear them", "us love it"
+    lines = [f"{phrases[i % 4]} {i} times ." for i in range(600)]
+    (tmp_path / "mine.txt").write_text("\n".join(lines), "utf-8")
+    how = dict(data=tmp_path / "mine.txt", steps=400, lr=0.003, valid=0.2, block_size=16)
+    flags = dict(n_layer=2, n_head=2, n_embd=32, n_ffn=64, eval_every=400, init_std=0.05)
+    how |= dict(dropout=0, mask_rate=0.15)
+    succeed(call("train_mlm", "--next-sentence", out=tmp_path / "run", **how, **flags))
+    assert read_result(tmp_path / "run")["accuracy/next"] > 0.8
+    rows = "".join(f"{i % 2},{a},{b}\n" for i, (a, b) in enumerate(zip(lines, lines[7:60])))
+    (tmp_path / "rows.csv").write_text(f"label,text,text2\n{rows}", "utf-8")
+    argv = ("train_classifier", "--encoder", tmp_path / "run", "--data", tmp_path / "rows.csv")
+    for tune in (), ("--tune", "all"):
+        succeed(call(*argv, *tune, "--epochs", 1, "--overwrite", out=tmp_path / "tuned"))
+        assert read_config(tmp_path / "tuned")["model"]["n_segment"] == 2
