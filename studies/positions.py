@@ -10,15 +10,14 @@ model; the time of a training step. Beside them, positions dropped after trainin
 al. 2025) and rotary positions stretched. Finished runs are not repeated.
 """
 
-import math
 import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
+import compare
 from data.files import read_json
 from data.tasks import TASKS
 from lab import figures, tables
@@ -110,50 +109,35 @@ def is_for_encoders(row):
     return "log_scale" not in row
 
 
-def perplexity(result, longer=""):
-    """Return the perplexity of all tokens of all test sets; not a number if it is not measured."""
-    sizes = {key[7:]: n for key, n in result.items() if re.match("tokens/(?!train)", key)}
-    of_sets = {name: result.get(f"perplexity/{name}{longer}", math.nan) for name in sizes}
-    nats = sum(n * math.log(of_sets[name]) for name, n in sizes.items())
-    return math.exp(nats / sum(sizes.values()))
-
-
 def collect(out, size, seeds):
     """Return {group of columns: {heading: {label of a row: [value of each seed]}}}."""
     names = {label: slug(label) for label in ROWS} | {f"stretched, {s}": s for s in STRETCHED}
     names |= {"trained on": "on", "without positions, trained on": "dropped"}
 
-    def column(run, value):
-        """Return the values of a row's runs, where they have one. value: of a result.json."""
+    def column(run, key, factor=1):
+        """Return the numbers of that name of all rows whose runs have it."""
         found = {}
         for label, name in names.items():
-            paths = [out / f"{run}-{name}-{seed}" / "result.json" for seed in range(seeds)]
-            values = [value(read_json(path)) for path in paths if path.exists()]
-            if values and not any(map(math.isnan, values)):
-                found[label] = values
-        return found
+            folders = [out / f"{run}-{name}-{seed}" for seed in range(seeds)]
+            results = [compare.read(each).result for each in folders if each.exists()]
+            found[label] = [factor * result[key] for result in results if key in result]
+        return {label: values for label, values in found.items() if values}
 
-    groups, T = {}, size["long"]["block_size"]
+    groups, T, base = {}, size["long"]["block_size"], compare.read(out / "lm-learned-0").result
     for task, how in size["tasks"].items():
         n = how.get("length", TASKS[task].length)
         lengths = [round(n * times) for times in TASKS[task].tests if times >= 1]
-        groups[task] = {
-            f"{n}": column(task, lambda result, n=n: 100 * result[f"accuracy/{n}"]) for n in lengths
-        }
-    groups["longer text"] = {
-        f"{n} ×": column("long", partial(perplexity, longer=f"@{n * T}" if n > 1 else ""))
-        for n in TIMES
-    }
-    groups["text"] = {"causal": column("lm", perplexity)}
-    groups["text"]["masked"] = column("masked", lambda result: result["perplexity/valid"])
-    probes, base = {}, read_json(out / "lm-learned-0" / "result.json")["cpu_seconds"]
+        groups[task] = {str(n): column(task, f"accuracy/{n}", 100) for n in lengths}
+    groups["longer text"] = {f"{n} ×": column("long", f"joint@{n * T}") for n in TIMES}
+    causal = column("lm", f"joint@{size['lm'].get('block_size', 32)}")
+    groups["text"] = {"causal": causal, "masked": column("masked", "perplexity/valid")}
+    probes = {}
     for label in ROWS:
         (runs,) = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
         probes[label] = [run["probe"]["trained"]["median"][-1] for run in runs]
-    time = column("lm", lambda result: result["cpu_seconds"] / base)
-    parameters = column("lm", lambda result: result["parameters"] / 1000)
-    groups["beside"] = {"probe": probes, "time": time, "parameters (1,000)": parameters}
-    return groups
+    time = column("lm", "cpu_seconds", 1 / base["cpu_seconds"])
+    sizes = {label: n[:1] for label, n in column("lm", "parameters", 1 / 1000).items()}
+    return groups | {"beside": {"probe": probes, "time": time, "parameters (1,000)": sizes}}
 
 
 def show(out, groups):
@@ -162,10 +146,9 @@ def show(out, groups):
     texts = {name: columns for name, columns in groups.items() if name not in TASKS}
     caption = "Accuracy of the answers (%) by length of the prompt, ± over seeds."
     write(out / "tasks", tasks, ROWS, caption)
-    caption = (
-        "Perplexity in blocks of 1 to 8 times the trained length, of the other text, and masked; "
-        "error of the last layer's probe in tokens; CPU time over that of learned positions; ± "
-        "over seeds."
+    caption = "Perplexity by length of the blocks over that of training; of the other text, causal "
+    caption += (
+        "and masked; error in tokens of the last layer's probe; CPU time over that of learned."
     )
     write(out / "texts", texts, ROWS, caption)
     after = [label for label in groups["longer text"]["1 ×"] if label not in ROWS]
@@ -178,18 +161,14 @@ def show(out, groups):
 
 
 def write(stem, groups, rows, caption):
-    columns = {
-        f"{group} {heading}".strip(): column
-        for group, of_group in groups.items()
-        for heading, column in of_group.items()
-    }
-    table = []
-    for label in rows:
-        values = [column.get(label) for column in columns.values()]
-        digits = [1 if v is None or v[0] > 5 else 2 for v in values]
-        cells = [tables.spread(v, n) if v else "–" for v, n in zip(values, digits)]
-        table.append([label, *cells])
-    print(tables.write(stem, ["positions", *columns], table, caption))
+    """Write stem.md and stem.tex, a table of these rows and of groups of columns; print it."""
+    columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
+    table = [[label] for label in rows]
+    for row in table:
+        for values in (column.get(row[0]) for *_, column in columns):
+            row.append(tables.spread(values, 1 if values[0] > 5 else 2) if values else "–")
+    header = ["positions", *(f"{group} {heading}".strip() for group, heading, _ in columns)]
+    print(tables.write(stem, header, table, caption))
 
 
 @figures.styled(grid=False)
@@ -206,9 +185,8 @@ def draw(groups):
             if label in means:
                 share = means[label] / 100 if group in TASKS else min(means.values()) / means[label]
                 good[y, x] = share if group in TASKS else max(0, 2 * share - 1)
-                style = dict(ha="center", va="center", fontsize=7)
-                style["color"] = "white" if good[y, x] > 0.6 else "black"
-                axis.text(x, y, f"{means[label]:.0f}", **style)
+                style = dict(color="white" if good[y, x] > 0.6 else "black", fontsize=7)
+                axis.text(x, y, f"{means[label]:.0f}", ha="center", va="center", **style)
     axis.imshow(good, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
     axis.set_yticks(range(len(ROWS)), ROWS)
     axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
@@ -217,9 +195,8 @@ def draw(groups):
     start = 0
     for group, of_group in groups.items():
         axis.axvline(start - 0.5, color="white", linewidth=3)
-        middle = start + len(of_group) / 2 - 0.5
+        middle, start = start + len(of_group) / 2 - 0.5, start + len(of_group)
         axis.annotate(group, (middle, -0.5), (0, 16), textcoords="offset points", ha="center")
-        start += len(of_group)
     return figure
 
 
