@@ -84,7 +84,7 @@ def show(flags):
     folder = Path(flags.out).expanduser() if flags.out else runs[0].folder / "maps"
     folder.mkdir(parents=True, exist_ok=True)
     only = [f"{name}-{n}" for name in ("layer", "head") if (n := getattr(flags, name))]
-    only, together = only + ["mean"] * flags.mean, "-".join(map(slug, names.values()))
+    only, together = only + ["mean"] * flags.mean, "-".join(map(slug, names.values()))[:120]
     for number, text in enumerate(texts):
         columns, shown = {}, [view for view in views if view.number == number]
         for view in shown:  # a column for each run, its attentions stacked

@@ -13,7 +13,6 @@ columns are kept. The texts of a thread end with the comment to fill.
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -26,7 +25,7 @@ from data.labelled import read_rows
 from data.text import find_task
 from data.tokenizer import is_word_level
 from lab import load_run
-from lab.flags import main, require
+from lab.flags import at_least, main, require
 from lab.load import read_config
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
@@ -47,7 +46,8 @@ class Flags:
 
 
 def sample(flags):
-    require(flags.temperature >= 0, f"--temperature {flags.temperature}: must be at least 0")
+    at_least(flags, 0, "temperature", "top_k", "threads")
+    at_least(flags, 1, "samples", "tokens")
     width = read_config(flags.run)["model"]["n_embd"]
     device = set_up_device(flags.device, flags.threads, flags.seed, width)
     run = load_run(flags.run, device=device)
@@ -63,8 +63,6 @@ def sample(flags):
         kept = [name for name in rows[0] if name not in ("label", "text")]
         more = {name: [""] * len(texts) + [row[name] for row in rows] for name in kept}
         texts += [row["text"] for row in rows]
-    elif flags.file == "-":
-        texts += filter(str.strip, map(clean, sys.stdin.read().splitlines()))
     elif flags.file:
         texts += read_non_empty_lines(flags.file)
     table = run.folder / "answers.tsv"

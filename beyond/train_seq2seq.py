@@ -85,6 +85,8 @@ def read_examples(flags):
         add_sentinels(tokenizer, spans.most(T - 1, *GAPS)[1])
         for n, part in given.items():
             sets[n] = [(text,) for text in sentences(tokenizer, part, T, split=True)[0]]
+            taken = any((text >= first).any() for (text,) in sets[n])
+            require(not taken, f"--data {flags.data}: contains [S0] or another name of a gap")
         return corpus.Corpus(name, texts), tokenizer, first, sets, given
     for n, part in given.items():
         both = zip(*(encode(tokenizer, side) for side in zip(*part)))
@@ -136,9 +138,14 @@ def evaluate(model, name, batches, device, flags, first):
     return numbers | {f"perplexity_words/{name}": perplexity(*of_words)}
 
 
+# Of BLEU, for languages in which its own finds no words
+TOKENIZERS = dict(zh="zh", ja="char", ko="char", th="char")
+
+
 @torch.no_grad()
-def measure_translations(model, examples, targets, tokenizer, device, flags):
-    """Return the share of exact greedy translations, BLEU and chrF (sacrebleu's, 0 to 100)."""
+def measure_translations(model, examples, targets, tokenizer, device, flags, language):
+    """Return the share of exact greedy translations into a language, BLEU and chrF (sacrebleu's, 0
+    to 100)."""
     import sacrebleu  # of the extra beyond
 
     model.eval()
@@ -152,7 +159,8 @@ def measure_translations(model, examples, targets, tokenizer, device, flags):
     outputs = [detokenize(tokenizer, ids) for ids in found]
     spaced = [detokenize(tokenizer, ids) for ids in encode(tokenizer, targets)]  # like the outputs
     exact = sum(output == target for output, target in zip(outputs, spaced)) / len(outputs)
-    bleu = sacrebleu.corpus_bleu(outputs, [targets]).score
+    how = dict(tokenize=TOKENIZERS.get(language[:2], "13a"))
+    bleu = sacrebleu.corpus_bleu(outputs, [targets], **how).score
     return {"exact": exact, "bleu": bleu, "chrf": sacrebleu.corpus_chrf(outputs, [targets]).score}
 
 
@@ -223,7 +231,8 @@ def train(flags):
         result |= evaluate(model, n, part, device, flags, first)
         if not infill:
             targets = [target for _, target in given[n]]
-            scores = measure_translations(model, sets[n], targets, tokenizer, device, flags)
+            how = tokenizer, device, flags, name.split()[-1]
+            scores = measure_translations(model, sets[n], targets, *how)
             result |= {f"{metric}/{n}": value for metric, value in scores.items()}
     run.finish(result, model)
     title = f"{run.folder.name}\n{flags.task}, {name}, {name_positions(config)}"

@@ -22,7 +22,7 @@ def printable(text, most=2000):
 def read_bytes(path, remedy="check the path"):
     """Return a file's bytes. Raises UserError, which ends with the remedy, if that fails."""
     try:
-        return Path(path).expanduser().read_bytes()
+        return sys.stdin.buffer.read() if path == "-" else Path(path).expanduser().read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
 

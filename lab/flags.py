@@ -149,6 +149,8 @@ def model_config(flags, source=None, causal=False, **more):
     """Return the Config of the flags and of `more`; what no flag sets is that of `source`, a run to
     start from. causal: of decoders alone. Raises UserError for values that do not fit."""
     values = dict(vars(source.model.body.config if source else Config()))
+    if source and getattr(flags, "tie", False) and not values["tie"]:
+        raise UserError(f"--tie: {flags.init_from} is not tied; give --no-tie")
     values |= {name: value for name, value in vars(flags).items() if name in values} | more
     try:
         config = Config(**values)
@@ -180,10 +182,9 @@ def parse(flags_class, script, **how):
     source, remedy = typed.get("init_from") or typed.get("encoder"), "give the folder of a run"
     if "resume" in typed.keys() & names and "out" in typed:
         saved = read_json(Path(typed["out"]).expanduser() / "config.json", remedy)
-        other = (
-            f"--resume: {typed['out']} is a run of {saved.get('script')}, not {module_of(script)}"
-        )
-        require(saved.get("script") == module_of(script), other)
+        own = saved.get("script")
+        other = f"--resume: {typed['out']} is a run of {own}, not {module_of(script)}"
+        require(own == module_of(script), other)
         kept = names & saved["flags"].keys() - {"overwrite"}
         same = {name: saved["flags"][name] for name in kept}
     elif source:

@@ -66,11 +66,10 @@ def compile_blocks(model, backend="inductor"):
 
 def git_revision():
     """Return the commit of the code, with a + if files changed; "" outside a checkout."""
-    command = f"git -c safe.directory={ROOT.as_posix()} describe --always --dirty=+ --exclude=*"
+    command = "git -c SAFE describe --always --dirty=+ --exclude=*".split()
+    command[2] = f"safe.directory={ROOT.as_posix()}"  # may have spaces
     with contextlib.suppress(OSError):  # no git
-        return subprocess.run(
-            command.split(), cwd=ROOT, capture_output=True, text=True
-        ).stdout.strip()
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return ""
 
 

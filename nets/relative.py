@@ -178,8 +178,9 @@ class Forget(NoPE):
 
 class PoPE(NoPE):
     """The sum over channels c of |q_c| |k_c| cos((i - j) / 10000^(c / D) - delta_c) / sqrt(D), with
-    |x| = log(1 + e^x) and a trained delta_c per head from -2 pi to 0: content alone makes the
-    lengths, position alone the angles (Gopalakrishnan et al. 2025). q and k get 2D channels."""
+    |x| = log(1 + e^x) and a trained delta_c per head, at first 0: content alone makes the lengths,
+    position alone the angles (Gopalakrishnan et al. 2025). q and k get 2D channels. The paper clips
+    delta_c to -2 pi to 0, where all angles are; at 0, where it starts, that stops its gradient."""
 
     label, color = "PoPE", "#997700"
 
@@ -188,7 +189,7 @@ class PoPE(NoPE):
         self.delta = nn.Parameter(torch.zeros(config.n_head, config.n_embd // config.n_head))
 
     def turn(self, q, k, i, j):
-        D, delta = q.size(-1), self.delta.clamp(-2 * math.pi, 0)[:, None]  # (H, 1, D)
+        D, delta = q.size(-1), self.delta[:, None]  # (H, 1, D)
 
         def polar(x, angles):  # (B, H, T, D), (1 or B, 1 or H, T, D) -> (B, H, T, 2D)
             size, parts = F.softplus(x), (angles.cos(), angles.sin())

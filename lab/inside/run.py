@@ -222,9 +222,7 @@ class OpenRun(LoadedRun):
         Whatever ends a gap, a sentinel or [EOS], leads to the next gap of the source. Every gap
         gets a word, as in training."""
         first, is_empty = self.first_gap, False  # the gap that is being filled
-        ends = (
-            [] if first is None else [*source[source >= first].tolist(), EOS]
-        )  # of what is written
+        ends = [] if first is None else [*source[source >= first].tolist(), EOS]  # of each gap
 
         def choose(logits):  # (1, V) -> (1,)
             nonlocal is_empty
@@ -251,6 +249,8 @@ class OpenRun(LoadedRun):
     def number_gaps(self, ids):
         """Return ids (T,) with [S0], [S1], ... in place of each [MASK] if the run fills gaps."""
         gaps, first = ids == MASK, self.first_gap or 0
+        if self.first_gap and (ids >= first).any():
+            raise UserError("text: [S0], [S1], ... number the gaps; write [MASK] for each gap")
         if gaps.sum() > (most := self.model.body.config.vocab_size - first):
             raise UserError(f"{self.folder}: was trained with {most} gaps; use fewer [MASK]s")
         return ids.masked_scatter(gaps, first + torch.arange(len(ids), device=ids.device))
@@ -288,9 +288,8 @@ class OpenRun(LoadedRun):
             sequences.append(torch.tensor(frame(self.tokenizer, ids), device=self.device))
             shown.append(["[BOS]", *words, *["[EOS]"] * (around - 1)])
         if unknown:
-            print(
-                "note: unknown words, read as [UNK]:", *unknown[:30], *["…"] * (len(unknown) > 30)
-            )
+            more = ["…"] * (len(unknown) > 30)
+            print("note: unknown words, read as [UNK]:", *unknown[:30], *more)
         if n_long:
             print(f"note: {n_long:,} of {len(texts):,} texts are cut to {self.block_size} tokens")
         return sequences, shown

@@ -8,7 +8,7 @@ import sys
 import pytest
 import sacrebleu
 import torch
-from helpers import call, fails, succeed
+from helpers import TINY, call, fails, succeed
 
 from beyond import train_seq2seq
 from data import spans
@@ -79,6 +79,21 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(pairs, tmp_path):
         score = metric.corpus_score(outputs, [targets]).score
         assert result[f"{name}/test"] == pytest.approx(score)
     assert "[S0]" not in loaded.tokenizer.get_vocab()
+
+
+def test_bleu_finds_the_words_of_chinese(tmp_path, monkeypatch):
+    """13a takes a Chinese sentence for one word, and a short one has no 4-grams of words."""
+    lines = [f"{a}要{b}和{c}。" for a in "我你他" for b in "水火土" for c in "日月山"]
+    for part in "train", "test":
+        (tmp_path / f"{part}.en").write_text(
+            "".join(f"we want {line}\n" for line in lines), "utf-8"
+        )
+        (tmp_path / f"{part}.zh").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    monkeypatch.setattr("data.tokenizer.detokenize", lambda *_: lines[0])
+    argv = ("--task", "translate", *TINY, "--block-size", 40, "--tokenizer", "bpe")
+    succeed(call("beyond.train_seq2seq", *argv, data=tmp_path, out=tmp_path / "run"))
+    expected = sacrebleu.corpus_bleu([lines[0]] * len(lines), [lines], tokenize="zh").score
+    assert read_result(tmp_path / "run")["bleu/test"] == pytest.approx(expected) != 0
 
 
 def test_pairs_longer_than_a_block(pairs, tmp_path, monkeypatch):

@@ -68,7 +68,7 @@ LINES = data.load("toy").lines[:550]
 def prepare(folder, *more):
     """Write two texts, prepare them as out/ and return it."""
     (folder / "big.txt").write_text("\r\n\n".join(LINES[:500]) + "\n", encoding="utf-8")
-    (folder / "end.txt").write_text("\n".join(LINES[500:]), encoding="utf-8")
+    (folder / "end.txt").write_text("\r".join(LINES[500:]), encoding="utf-8")
     texts = folder / "big.txt", folder / "end.txt", "--tokenizer", "word"
     succeed(call("data.prepare", *texts, *more, out=folder / "out"))
     return folder / "out"

@@ -28,6 +28,12 @@ HEALTHY = [
 ]
 
 
+def test_the_names_of_many_runs_fit_into_that_of_a_file(make, figures_drawn, tmp_path):
+    runs = [make("lm").rename(tmp_path / f"speeches-with-position-encoding-{n}") for n in range(14)]
+    succeed(call("attention_maps", *runs, text=SHORT, layer=1, head=1))
+    assert len(figures_drawn) == 1 and len(figures_drawn[0][0]) < 250
+
+
 @pytest.mark.parametrize("kind, more", HEALTHY)
 def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     run = make(kind, **more)

@@ -1,5 +1,6 @@
 """Sampling: filled masks, continuations, classes, several texts, and threads."""
 
+import io
 import re
 
 import pytest
@@ -124,6 +125,22 @@ def test_the_comment_of_a_thread_is_filled_given_its_ancestors(make):
     assert alone != given == load_run(folder).fill(*THREAD)  # only the nearest ancestor is read
 
 
+@pytest.mark.parametrize("text", ["one\u2028two\nthree\x85four\n", "", b"caf\xe9\n"])
+def test_standard_input_is_read_as_a_file_is(text, make, tmp_path, monkeypatch):
+    raw, folder = text if isinstance(text, bytes) else text.encode(), make("classifier")
+    (tmp_path / "texts.txt").write_bytes(raw)
+    of_file = call("sample", folder, file=tmp_path / "texts.txt")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    piped = call("sample", folder, file="-")
+    assert (piped.code, piped.out) == (of_file.code, of_file.out)
+    assert piped.err == of_file.err.replace(str(tmp_path / "texts.txt"), "-")
+
+
+def test_a_typed_name_of_a_gap_is_refused(finished):
+    folder = finished("beyond.train_seq2seq")
+    fails(call("sample", folder, text="we want [S0] and [MASK] ."), "write [MASK] for each gap")
+
+
 MISTAKES = [
     ("mlm", ("--text", TEXT), "no [MASK] found"),
     ("lm", ("--text", "this [MASK]"), "runs of train_mlm.py"),
@@ -132,6 +149,8 @@ MISTAKES = [
     ("mlm", ("--text", "[MASK] " * 40), "learned positions end at 31; shorten it"),
     ("lm", ("--text", TEXT, "--temperature", "-1"), "--temperature -1.0: must be at least 0"),
     ("mlm", ("--file", "late.txt"), "text 'this': no [MASK] found"),
+    ("lm", ("--text", TEXT, "--top-k", "-1"), "--top-k -1: must be at least 0"),
+    ("lm", ("--text", TEXT, "--samples", "0"), "--samples 0: must be at least 1"),
     ("lm", ("--text", "-Hello you"), "-Hello you: give a value, or write --text='-Hello you'"),
 ]
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from helpers import ROOT, TINY, call, succeed
 
-from lab import tables
+from lab import machine, tables
 
 
 @pytest.mark.parametrize("name", ["model", "data"])
@@ -18,6 +18,16 @@ def test_a_module_of_the_users_that_hides_one_of_ours_is_named(name, tmp_path):
     done = subprocess.run(command, capture_output=True, **how)
     told = f"{tmp_path.resolve() / name}.py: hides {ROOT / name}; rename it, or run in {ROOT}\n"
     assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_the_revision_is_known_in_a_path_with_spaces(tmp_path, monkeypatch):
+    folder = tmp_path / "my course"
+    folder.mkdir()
+    how = "-c user.name=me -c user.email=me commit -q --allow-empty -m first".split()
+    for words in ["init", "-q"], how:
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    monkeypatch.setattr(machine, "ROOT", folder)
+    assert len(machine.git_revision()) >= 7
 
 
 SCRIPTS = [

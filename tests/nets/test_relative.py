@@ -70,7 +70,7 @@ def forget(p, q, k, i, j, h, layer):
 
 def pope(p, q, k, i, j, h, layer):
     sizes = (1 + q[i].exp()).log() * (1 + k[j].exp()).log()
-    delta = [clip(x, -2 * math.pi, 0) for x in p.delta[h].tolist()]
+    delta = p.delta[h].tolist()
     turns = [math.cos((i - j) / 10000 ** (c / D) - delta[c]) for c in range(D)]
     return sizes @ torch.tensor(turns) / ROOT_D
 

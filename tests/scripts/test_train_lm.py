@@ -66,6 +66,13 @@ def test_accumulated_parts_and_two_processes_are_the_whole_batch(corpus, tmp_pat
         assert other["perplexity/one"] == pytest.approx(whole["perplexity/one"], rel=1e-5)
 
 
+def test_weights_that_are_not_tied_are_not_tied_later(corpus, tmp_path):
+    run(corpus, tmp_path / "untied", "--no-tie")
+    argv = ("train_lm", "--data", corpus, *TINY, "--init-from", tmp_path / "untied")
+    fails(call(*argv, "--tie", out=tmp_path / "run"), "--tie", "is not tied")
+    succeed(call(*argv, out=tmp_path / "run"))
+
+
 def test_members_are_trained_separately_and_averaged(corpus, tmp_path):
     ensemble = run(corpus, tmp_path / "a", members=2, steps=20, lr=0.01)
     state = weights(tmp_path / "a")
