@@ -158,7 +158,8 @@ class Rows:
     def balance(self, n_class, how):
         """Return a correction for classes of unequal size: weights of the loss (n_class,), and a
         prior (n_class,) to add to the logits in training (Menon et al. 2021). how: "none",
-        "weights", or "prior", which is twice the log of the class shares."""
+        "prior", which is twice the log of the class shares, or "weights": PyTorch divides by those
+        of the batch, so a small batch is balanced less (in batches of 16, a tenth counts 43%)."""
         weights, prior = torch.ones(n_class), torch.zeros(n_class)
         if self.labels.is_floating_point():
             return weights, prior

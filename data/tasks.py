@@ -26,7 +26,7 @@ class Task:
 
     symbols, end = ascii_lowercase, 1  # beside the =; where that is, from the prompt's end
     length, tests = 16, (1, 1.5, 2, 4)  # of the longest training prompts; test prompts over it
-    flags = dict(n_layer=3, steps=1500)  # defaults
+    flags = dict(n_layer=3, steps=1000, batch_size=32)  # defaults
     metric, note, sizes, read = "accuracy", "", {}, {}  # as in Text
     # Flags of train_lm.py that are of no use
     of_texts = "tokenizer vocab_size vocab_from valid split anchor eval_block eval_stride".split()
@@ -85,7 +85,7 @@ class Task:
     def defaults(self):
         """Return the values of flags that are not given."""
         own = dict(data=self.name, length=self.length, block_size=self.longest)
-        own |= dict(n_head=4, n_ffn=0, activation="gelu", batch_size=64, eval_every=500)
+        own |= dict(n_head=4, n_ffn=0, activation="gelu", eval_every=500)
         return own | self.flags
 
     def example(self, n=3):
@@ -105,7 +105,7 @@ class Task:
 class Copy(Task):
     """`a b c = a b c`: for an induction head, or one that looks back by the prompt's length."""
 
-    flags = dict(n_layer=3, steps=3000)
+    flags = dict(n_layer=3, steps=2000, batch_size=32)
 
     def answer(self, prompt):
         return prompt[:-1]
@@ -123,7 +123,7 @@ class Recall(Task):
     counts pairs, the examples from which the model learns in context; a line asks for 8 keys."""
 
     symbols, end = ascii_letters[:32] + digits, 2
-    flags = dict(n_layer=2, steps=2000, init_std=0.15)  # small weights would take thousands more
+    flags = dict(n_layer=2, steps=1200, batch_size=64, init_std=0.15)  # 0.05 needs thousands more
     length, tests = 8, (1 / 4, 1 / 2, 1, 1.5, 2, 4)
 
     def line(self, n, rng):

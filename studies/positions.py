@@ -31,22 +31,20 @@ ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
     "rotary and NoPE": dict(pos="rope", nope_every=2),
     "NoPE, log-scaled": dict(pos="nope", log_scale=True),
 }
-# shape: of all models. tasks, lm, long, masked: flags of their runs. more: steps of the second
-# training of the table of dropped positions
+# tasks, lm, long, masked: flags of their runs; those of tasks are their own. on: of the second
+# training of the table of stretched and dropped positions
+SHAPE = dict(n_layer=2, n_head=4, n_embd=64, n_ffn=256, activation="gelu")
 # fmt: off
 SIZES = {
     "quick": dict(
-        shape=dict(n_layer=2, n_head=4, n_embd=32, n_ffn=128, activation="gelu"),
         tasks=dict(copy=dict(length=8, steps=300)),
-        lm=dict(steps=200), masked=dict(steps=200, batch_size=32, lr=2e-3),
-        long=dict(block_size=32, batch_size=16, lr=2e-3, steps=200), more=50),
+        lm=SHAPE | dict(steps=200), masked=SHAPE | dict(steps=200, batch_size=32, lr=2e-3),
+        long=SHAPE | dict(block_size=32, lr=2e-3, steps=200), on=dict(steps=50, lr=2e-3)),
     "laptop": dict(
-        shape=dict(n_layer=2, n_head=4, n_embd=64, n_ffn=256, activation="gelu"),
-        tasks=dict(copy=dict(length=16, steps=2000), reverse=dict(length=16, steps=1000),
-                   recall=dict(steps=1500), flipflop=dict(steps=1000)),
-        lm=dict(steps=500), masked=dict(steps=2000, batch_size=32, lr=2e-3),
-        long=dict(tokenizer="bpe", vocab_size=2000, eval_test=40_000, block_size=64,
-                  batch_size=32, lr=3e-3, warmup=50, steps=1000), more=200),
+        tasks=dict(copy={}, reverse={}, recall={}, flipflop={}),
+        lm=SHAPE | dict(steps=500), masked=SHAPE | dict(steps=1000, batch_size=32, lr=2e-3),
+        long=SHAPE | dict(tokenizer="bpe", vocab_size=2000, eval_test=40_000, block_size=64,
+                          lr=3e-3, warmup=50, steps=1000), on=dict(steps=200, lr=3e-3)),
 }
 # fmt: on
 TIMES = 1, 2, 4, 8  # lengths of evaluation over that of training
@@ -64,13 +62,12 @@ class Flags(SweepFlags):
 
 def study(flags):
     out, size, jobs, after, probes = Path(flags.out).expanduser(), SIZES[flags.size], [], [], []
-    T, n_layer = size["long"]["block_size"], size["shape"]["n_layer"]
-    longer = dict(eval_block=",".join(str(n * T) for n in TIMES[1:]))
+    longer = ",".join(str(n * size["long"]["block_size"]) for n in TIMES[1:])
     long = dict(data=flags.long or flags.data) | size["long"]
 
     def train(jobs, name, script, init_from="", **words):
         for seed in range(flags.seeds):
-            more = dict(init_from=f"{out / init_from}-{seed}") if init_from else size["shape"]
+            more = dict(init_from=f"{out / init_from}-{seed}") if init_from else {}
             jobs.append((f"{name}-{seed}", script, options(threads=1, seed=seed, **words, **more)))
 
     for label, row in ROWS.items():
@@ -79,20 +76,21 @@ def study(flags):
             train(jobs, f"{task}-{name}", "train_lm", data=task, **row, **how)
         train(jobs, f"lm-{name}", "train_lm", data=flags.data, **row, **size["lm"])
         ends = POSITIONS[row["pos"]].ends and "random_positions" not in row
-        train(jobs, f"long-{name}", "train_lm", **row, **long, **({} if ends else longer))
+        more = {} if ends else dict(eval_block=longer)
+        train(jobs, f"long-{name}", "train_lm", **row, **long, **more)
         if is_for_encoders(row):
             train(jobs, f"masked-{name}", "train_mlm", data=flags.data, **row, **size["masked"])
         runs = [out / f"long-{name}-{seed}" for seed in range(flags.seeds)]
-        probe = [*runs, *options(layers=n_layer, blocks=600, steps=600)]
+        probe = [*runs, *options(layers=size["long"]["n_layer"], blocks=600, steps=600)]
         probes.append((f"probe-{name}", "studies.probe", probe))
     # What can be done with a trained model, so that it reads longer texts
-    same = {key: long[key] for key in ("data", "batch_size", "eval_test") if key in long}
-    same |= longer | dict(init_from="long-rotary")
-    on = dict(steps=size["more"], lr=long["lr"])
+    same = {key: long[key] for key in ("data", "eval_test") if key in long}
+    same |= dict(eval_block=longer, init_from="long-rotary")
     for scale in STRETCHED:
         train(after, f"long-{scale}", "train_lm", **same, steps=0, rope_scale=scale, rope_factor=4)
-    train(after, "long-on", "train_lm", **same, **on)
-    train(after, "long-dropped", "train_lm", **same, **on, pos="nope")
+    train(after, "long-on", "train_lm", **same, **size["on"])
+    train(after, "long-dropped", "train_lm", **same, **size["on"], pos="nope")
+    jobs.sort(key=lambda job: job[0].rpartition("-")[2])  # the first seed of all rows first
     run_all(out, [jobs, after + probes], flags)
     show(out, collect(out, size, flags.seeds))
 

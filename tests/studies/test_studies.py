@@ -70,9 +70,9 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
 def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     labels = "learned", "rotary", "FIRE", "learned, random"
     monkeypatch.setattr(positions, "ROWS", {label: positions.ROWS[label] for label in labels})
-    tiny = dict(shape=dict(n_layer=1, n_head=2, n_embd=16, n_ffn=20), more=2)
-    tiny |= dict(tasks=dict(copy=dict(length=2, steps=2)), lm=dict(steps=2), masked=dict(steps=2))
-    tiny |= dict(long=dict(block_size=8, batch_size=4, lr=1e-3, steps=2))
+    shape = dict(n_layer=1, n_head=2, n_embd=16, n_ffn=20, steps=2)
+    tiny = dict(tasks=dict(copy=dict(length=2, steps=2)), lm=shape, masked=shape)
+    tiny |= dict(long=shape | dict(block_size=8, batch_size=4), on=dict(steps=2))
     monkeypatch.setattr(positions, "SIZES", {"quick": tiny})
     started = jobs_here({"train_mlm": ("--valid", "0.2"), "studies.probe": ("--batch-size", 8)})
     flags = dict(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path))
