@@ -43,8 +43,9 @@ SIZES = {
     "laptop": dict(
         tasks=dict(copy={}, reverse={}, recall={}, flipflop={}),
         lm=SHAPE | dict(steps=500), masked=SHAPE | dict(steps=1000, batch_size=32, lr=2e-3),
-        long=SHAPE | dict(tokenizer="bpe", vocab_size=2000, eval_test=40_000, block_size=64,
-                          lr=3e-3, warmup=50, steps=1000), on=dict(steps=200, lr=3e-3)),
+        long=SHAPE | dict(tokenizer="bpe", vocab_size=2000, block_size=64, lr=3e-3, warmup=50,
+                          steps=1000, eval_every=1000, eval_train=20_000, eval_test=40_000),
+        on=dict(steps=200, lr=3e-3)),
 }
 # fmt: on
 TIMES = 1, 2, 4, 8  # lengths of evaluation over that of training
@@ -84,7 +85,7 @@ def study(flags):
         probe = [*runs, *options(layers=size["long"]["n_layer"], blocks=600, steps=600)]
         probes.append((f"probe-{name}", "studies.probe", probe))
     # What can be done with a trained model, so that it reads longer texts
-    same = {key: long[key] for key in ("data", "eval_test") if key in long}
+    same = {key: long[key] for key in ("data", "eval_train", "eval_test") if key in long}
     same |= dict(eval_block=longer, init_from="long-rotary")
     for scale in STRETCHED:
         train(after, f"long-{scale}", "train_lm", **same, steps=0, rope_scale=scale, rope_factor=4)
