@@ -92,7 +92,8 @@ def measure_classifier(corpus, seen, note, flags, folder):
     print(f"majority class {result['accuracy/test@majority']:.1%}; naive Bayes {known}")
     answers.write(folder)
     if PAIR in corpus.rows[0][1]:
-        for name, read in {"second sentence": read_second, "overlap": read_overlap}.items():
+        second = {"second sentence": lambda text: text.split(PAIR)[1]}
+        for name, read in (second | {"overlap": read_overlap}).items():
             tokenizer = train_tokenizer("word", [read(text) for _, text in corpus.rows])
             found = answer(corpus, seen, tokenizer, read)[0].accuracies()["accuracy/test"]
             result[f"accuracy/test@{name}"] = found
@@ -113,11 +114,6 @@ def answer(corpus, seen, tokenizer, read):
     scores = map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
     found = [Predictions(*about, torch.from_numpy(x), torch.tensor(seen)) for x in scores]
     return *found, smoothing
-
-
-def read_second(text):
-    """Return the second sentence of a pair."""
-    return text.split(PAIR)[1]
 
 
 def read_overlap(text):

@@ -82,7 +82,8 @@ def compare(flags):
     if flags.together:
         others.insert(0, answer_together(rows, out))
     found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
-    names = [n for m in METRICS for n in found if n.partition("/")[0] == m and "@" not in n]
+    found = [n for n in found if "@" not in n and not n.endswith(("/low", "/high"))]
+    names = [n for m in METRICS for n in found if n.partition("/")[0] == m]
     measured = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
     measured = [n for n in measured if n != "perplexity/valid"] or measured or ["accuracy/test"]
     write(out / "compare", names, rows, others, compare_seeds(rows + others, measured))
@@ -207,7 +208,8 @@ def compare_seeds(rows, names):
 
 def compare_answers(rows):
     """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
-    found, tests = [[run for run in row.runs if (run.folder / FILE).exists()] for row in rows], []
+    found, tests = [[run for run in row.runs if "accuracy/test" in run.result] for row in rows], []
+    found = [[run for run in runs if (run.folder / FILE).exists()] for runs in found]
     answers = [{run.seed: read_table(run.folder)[1:4] for run in runs} for runs in found]
     for (a, first), (b, second) in combinations(zip(rows, answers), 2):
         for s, t in product(first, second):

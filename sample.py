@@ -70,13 +70,14 @@ def sample(flags):
         found = run.classify(*texts)
         for text, shares in zip(texts, found):  # of several texts only the likeliest class
             for name, share in list(shares.items())[: 1 if len(texts) > 1 else None]:
-                print(f"{share:6.1%}  {name}" + f"  {text}" * (len(texts) > 1))
+                share = f"{share:6.1%}" if classes else f"{share:.3f}"
+                print(f"{share}  {name}" + f"  {text}" * (len(texts) > 1))
         if labels:
             right = sum(next(iter(f)) == classes[label] for f, label in zip(found, labels))
             print(f"accuracy {right / len(texts):.1%} on {len(texts):,} rows, seen ones included")
         if flags.file:
-            shares = [[answer[name] for name in classes] for answer in found]
-            write_predictions(table, texts, shares, classes, labels, more=more)
+            shares = [list(map(answer.get, classes or ["score"])) for answer in found]
+            write_predictions(table, texts, shares, classes or ["score"], labels, more=more)
     else:
         n = len(texts) - 1 if run.kind == "thread" else 0  # ancestors of the text to fill
         above, texts, rows = texts[:n], texts[n:] or [""], []

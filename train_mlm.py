@@ -84,8 +84,11 @@ def evaluate(model, batches, device, dtype, pairs=(), follows=()):
     numbers = {"loss/valid": nats / count, "accuracy/valid": hits / count}
     numbers["perplexity/valid"] = perplexity(nats, count)
     if len(pairs):
-        idx, mask = (send(x, device) for x in pad(pairs))  # (N, T)
-        numbers["accuracy/next"] = model.eval().tell(idx, mask, follows.to(device))
+        right, parts = 0, zip(range(0, len(pairs), 64), follows.split(64))
+        for i, some in parts:
+            idx, mask = (send(x, device) for x in pad(pairs[i : i + 64]))  # (B, T)
+            right += model.eval().tell(idx, mask, some.to(device))
+        numbers["accuracy/next"] = right / len(pairs)
         model.train()
     beta = model.head.beta  # of CLAP
     return numbers if beta is None else numbers | {"beta": beta.item()}
@@ -101,7 +104,10 @@ def train(flags):
     masking = flags.mask_rate, flags.mask_unit, word_starts(text.tokenizer)
     batch_of, valid, follows = text.batches(flags.batch_size, flags.seed), text.valid, ()
     if flags.next_sentence:
-        require(isinstance(text.train, list), "--next-sentence: give a text, not prepared blocks")
+        fits = isinstance(text.train, list) and min(len(text.train), len(text.valid)) > 2
+        require(
+            fits, "--next-sentence: give a text, with at least 3 lines to train and to hold out"
+        )
         batch_of = pair_batches(text.train, flags.block_size, flags.batch_size, flags.seed)
         valid, follows = pair_up(text.valid, flags.block_size, generator("validation pairs"))
     pairs, valid = valid[: len(follows)], fixed_batches(valid, vocab_size, masking)

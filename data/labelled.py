@@ -1,6 +1,7 @@
 """Labelled sentences: read from a .tsv or .csv, as tensors, and how well a classifier does."""
 
 import csv
+import math
 import re
 import sys
 from dataclasses import replace
@@ -32,8 +33,7 @@ def load_labelled(name, target="class", columns=""):
         found = replace(found, classes=[], **(found.scored or dict(rows=[])))
     if not (found.rows and found.test_rows):
         remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
-        if target == "score":
-            remedy = "give a .tsv or .csv whose header names a column score, or --columns"
+        remedy += "; for --target score, with a column score" * (target == "score")
         raise UserError(f"--data {name}: no labelled rows to train and test on; {remedy}")
     return found
 
@@ -55,6 +55,8 @@ def corpus_of(path, name, rows, test, valid=()):
     try:
         scores = {k: [(float(row["score"]), row["text"]) for row in p] for k, p in parts.items()}
         found.scored = scores
+        if not all(math.isfinite(score) for part in scores.values() for score, _ in part):
+            raise ValueError("nan or inf")
     except (KeyError, ValueError) as error:
         if "label" not in rows[0]:
             problem = f"the scores are not all numbers ({error}); correct them"
@@ -93,8 +95,9 @@ def read_rows(path, labels=None, wanted="label", columns=""):
     number, records = 1, []
     try:
         for cells in reader:
-            if cells:  # an empty line gives none
-                records.append((number, [" ".join(cell.split("\n")).strip() for cell in cells]))
+            if cells:  # an empty line gives none; [EOS] separates the sentences of a pair
+                one_line = (cell.replace("[EOS]", " ").replace("\n", " ") for cell in cells)
+                records.append((number, [*map(str.strip, one_line)]))
             number = reader.line_num + 1
     except csv.Error as error:
         remedy = "put quotes around texts that hold separators or quotes, and double these quotes"
@@ -188,7 +191,10 @@ def accuracies(logits, sets, seen):
         pairs = {
             name: torch.stack([logits[name][:, 0], rows.labels]) for name, rows in sets.items()
         }
-        return {f"pearson/{name}": pair.corrcoef()[0, 1].item() for name, pair in pairs.items()}
+        return {
+            f"pearson/{name}": pair.corrcoef()[0, 1].nan_to_num().item()
+            for name, pair in pairs.items()
+        }
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     if seen.any():
         right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}

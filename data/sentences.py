@@ -48,7 +48,8 @@ def pair_up(sequences, T, gen):
     """Return [BOS] a [EOS] b of each sequence a but the last, of at most T ids, and (N,) long: 1 if
     b follows a in the text, or 0 if it is a random sentence, as in half of the pairs."""
     n, half, eos = len(sequences) - 1, T // 2, torch.tensor([EOS])
-    follows, others = (torch.randint(m, (n,), generator=gen) for m in (2, n))
+    follows, others = (torch.randint(m, (n,), generator=gen) for m in (2, n - 1))
+    others += 2 * (others >= torch.arange(n))  # neither a nor what follows it
     seconds = torch.where(follows > 0, torch.arange(1, n + 1), others)
     both = zip(sequences, (sequences[i] for i in seconds.tolist()))
     return [torch.cat([a[:half], eos, b[1 : T - half]]) for a, b in both], follows

@@ -8,7 +8,9 @@ import torch.nn.functional as F
 from scipy.stats import pearsonr, spearmanr
 
 from data.batching import send, send_all, send_mask, share_unknown
+from data.corpus import PAIR
 from data.labelled import by_seen
+from data.tokenizer import EOS
 from lab import dist
 from lab.figures import new_figure, save, styled
 from lab.flags import require
@@ -57,6 +59,9 @@ def say_rows(run, corpus, sets, seen, note, model, source):
     were = f"{int(seen.sum()):,} of them {'were' if note else 'are'} also in the training files"
     run.say_start(f"{corpus.name}: {sizes} ({were})", model)
     for name, rows in sets.items():
+        lost = sum(EOS not in ids for ids in rows.sequences)
+        if lost and PAIR in corpus.rows[0][1]:
+            run.say(f"  note: {lost} of {len(rows):,} {name} pairs lost their second sentence")
         if rows.n_long:
             long = f"{rows.n_long} of {len(rows):,} {name} sentences are longer than --block-size"
             run.say(f"  {long} {model.body.config.block_size} and were truncated")
@@ -92,7 +97,7 @@ def report_scores(run, corpus, title, answers, seen, result, model):
     scores, texts = zip(*corpus.test_rows)
     answers, n, z = answers[:, 0].tolist(), len(scores), 1.96
     for name, compute in ("pearson", pearsonr), ("spearman", spearmanr):
-        r = compute(answers, scores).statistic
+        r = np.nan_to_num(compute(answers, scores).statistic).clip(-1 + 1e-9, 1 - 1e-9).item()
         half = z * math.sqrt((1 + r**2 / 2 if name == "spearman" else 1) / max(1, n - 3))
         low, high = (math.tanh(math.atanh(r) + side) for side in (-half, half))
         result |= {f"{name}/test": r, f"{name}/test/low": low, f"{name}/test/high": high}
@@ -104,8 +109,6 @@ def report_scores(run, corpus, title, answers, seen, result, model):
     with styled():
         figure, axis = new_figure(figsize=(4.2, 4))
         axis.plot(scores, answers, ".", markersize=3, alpha=0.3)
-        ends = min(scores), max(scores)
-        axis.plot(ends, ends, color="0.5", linewidth=0.8)
         axis.set(xlabel="score", ylabel="predicted score", title=f"{run.folder.name}\n{title}")
     save(figure, run.folder / "scatter.png")
 

@@ -3,11 +3,9 @@
     python -m studies.positions --size quick
     python -m studies.positions --data path/to/speeches --long path/to/wikitext-2
 
-Every row is an encoding, or an option of one. Columns: the accuracy of every task of data/tasks.py
-by length; the perplexity of --data; that of --long in blocks of 1, 2, 4 and 8 times the trained
-length; how far a probe of the last layer is from a token's position; the perplexity of a masked
-model; the time of a training step. Beside them, positions dropped after training (DroPE, Gelberg et
-al. 2025) and rotary positions stretched. Finished runs are not repeated.
+Rows are encodings and options of them. Columns are the tasks' accuracy by length, the perplexity of
+--data and, also in longer blocks, of --long, a probe of the last layer, masked models, the time.
+Beside them: rotary positions stretched, or dropped after training (DroPE, Gelberg et al. 2025).
 """
 
 import re

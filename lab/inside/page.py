@@ -42,7 +42,8 @@ def run_data(view):
     step = int(run.kind in ("lm", "seq2seq"))  # whether the next word is asked for
     places, known = asked.places.tolist(), (asked.targets >= 0).tolist()
     names = token_strings(run.tokenizer, range(run.config["model"]["vocab_size"]))
-    names = np.array(run.config["classes"] if run.kind == "classifier" else names, dtype=object)
+    names = run.config["classes"] or ["score"] if run.kind == "classifier" else names
+    names = np.array(names, dtype=object)
 
     def plain(found):  # words as text, other numbers to four digits
         digits = {k: x.double().round(decimals=4) for k, x in found.items() if torch.is_tensor(x)}

@@ -165,9 +165,12 @@ class OpenRun(LoadedRun):
         return losses.mean().exp().item()
 
     def classify(self, *texts):
-        """Return {class: probability} for each text, the likeliest first. A pair is (a, b). For
-        classifiers."""
+        """Return {class: probability} for each text, the likeliest first, or {"score": score}. A
+        pair is (a, b). For classifiers."""
         self.must_be("classifier", "classify", "train_classifier.py")
+        if not self.config["classes"]:
+            scores = torch.cat([self.model(**batch)[:, 0] for batch in self.batches(texts)])
+            return [{"score": score} for score in scores.tolist()]
         shares = torch.cat([self.model(**batch).softmax(-1) for batch in self.batches(texts)])
         named = (zip(self.config["classes"], row) for row in shares.tolist())
         return [dict(sorted(row, key=lambda pair: -pair[1])) for row in named]
@@ -175,6 +178,8 @@ class OpenRun(LoadedRun):
     def errors(self, n=5):
         """Return the n most confident errors of a classifier on the test rows: dictionaries of
         text, gold, predicted, probability, and seen (whether the row is in the training data)."""
+        if not self.config["classes"]:
+            raise UserError(f"{self.folder}: gives scores, not classes; see its scatter.png")
         names = ("text", "gold", "predicted", "probability", "seen")
         rows = [dict(zip(names, row)) for row in read_predictions(self.folder)]
         wrong = [row for row in rows if row["gold"] != row["predicted"]]

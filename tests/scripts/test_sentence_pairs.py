@@ -11,6 +11,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from baselines import read_overlap
 from data.corpus import load
+from data.files import UserError
 from data.labelled import load_labelled
 from data.tokenizer import BOS, EOS, SPECIAL
 from lab import load_run
@@ -141,3 +142,37 @@ def test_baselines_count_what_two_sentences_share(table, tmp_path):
     assert result["accuracy/test@overlap"] > result["accuracy/test@second sentence"]
     pair = "The cat never saw a dog . [EOS] The dog saw no bird"
     assert read_overlap(pair) == "shared3 only3first only2second noTruenoTrue"
+
+
+def test_a_score_run_can_be_used(tmp_path, capsys):
+    path = write(tmp_path / "scored.csv", "score,text1,text2", lambda same: 5.0 if same else 2.0)
+    train(path, tmp_path / "run", target="score")
+    run, pair = load_run(tmp_path / "run"), PAIRS[0][:2]
+    (score,) = run.classify(pair)[0].values()
+    assert (
+        f"{score:.3f}  score" in succeed(call("sample", run.folder, text=" [EOS] ".join(pair))).out
+    )
+    succeed(call("sample", run.folder, file=path))
+    assert run.attention(pair).html()
+    with pytest.raises(UserError, match="gives scores"):
+        run.errors()
+    succeed(call("compare", run.folder, out=tmp_path / "out"))
+    assert "Pearson's r test" in (tmp_path / "out" / "compare.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("scores", ["1", "0 0 0 0 0 0 0 0 1", "1 2 3"])
+def test_scores_without_a_correlation_are_no_divergence(scores, tmp_path):
+    """Few rows, or equal scores of the rows that choose the epoch."""
+    scores = iter(scores.split() * len(PAIRS))
+    path = write(tmp_path / "scored.csv", "score,text1,text2", lambda same: next(scores))
+    lines = path.read_text("utf-8").splitlines()[:21]
+    path.write_text("\n".join(lines), "utf-8")
+    result = train(path, tmp_path / "run", target="score")
+    assert -1 <= result["pearson/test/low"] <= result["pearson/test"] <= 1
+    path.write_text("\n".join([*lines, "nan,a,b"]), "utf-8")
+    fails(call("train_classifier", data=path, target="score"), "not all numbers", "nan")
+
+
+def test_a_lost_second_sentence_is_reported(table, tmp_path):
+    done = call("train_classifier", *TRAIN, "--block-size", 6, data=table, out=tmp_path / "run")
+    assert "train pairs lost their second sentence" in succeed(done).out

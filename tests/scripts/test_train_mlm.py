@@ -168,7 +168,7 @@ def test_next_sentences_follow_or_are_random():
         first, second = (a[:6].tolist(), EOS), b[1:6].tolist()
         assert pair[: len(first[0]) + 1].tolist() == [*first[0], EOS]
         found = pair[len(first[0]) + 1 :].tolist()
-        assert found == second if follow else found[0] % 10 == 0
+        assert found == second if follow else found not in (second, first[0][1:])
     assert max(map(len, pairs)) <= 12
 
 
@@ -182,7 +182,7 @@ def test_next_sentence_is_learned_and_its_encoder_reads_pairs(tmp_path):
     flags = dict(n_layer=2, n_head=2, n_embd=32, n_ffn=64, eval_every=400, init_std=0.05)
     how |= dict(dropout=0, mask_rate=0.15)
     succeed(call("train_mlm", "--next-sentence", out=tmp_path / "run", **how, **flags))
-    assert read_result(tmp_path / "run")["accuracy/next"] > 0.8
+    assert read_result(tmp_path / "run")["accuracy/next"] > 0.7
     rows = "".join(f"{i % 2},{a},{b}\n" for i, (a, b) in enumerate(zip(lines, lines[7:60])))
     (tmp_path / "rows.csv").write_text(f"label,text,text2\n{rows}", "utf-8")
     argv = ("train_classifier", "--encoder", tmp_path / "run", "--data", tmp_path / "rows.csv")
