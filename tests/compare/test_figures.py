@@ -14,6 +14,7 @@ from lab.evaluation import confusion
 from model import POSITIONS
 
 
+@pytest.mark.slow
 def test_no_display_backend_is_loaded(tmp_path):
     code = """
 import sys

@@ -210,6 +210,7 @@ def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
     assert rows[1]["feedback"].startswith("heads: ex03_heads.py was not handed in")
 
 
+@pytest.mark.slow
 def test_check_goes_on_after_a_function_that_ends_python_or_never_ends(answers, monkeypatch):
     monkeypatch.setattr("course.judge.judge", functools.partial(judge, seconds=2))
     answer(answers, "heads", "split_heads", SWALLOW)

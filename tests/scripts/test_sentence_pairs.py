@@ -160,6 +160,7 @@ def test_a_score_run_can_be_used(tmp_path, capsys):
     assert "Pearson's r test" in (tmp_path / "out" / "compare.md").read_text("utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", ["1", "0 0 0 0 0 0 0 0 1", "1 2 3"])
 def test_scores_without_a_correlation_are_no_divergence(scores, tmp_path):
     """Few rows, or equal scores of the rows that choose the epoch."""

@@ -72,6 +72,7 @@ def test_a_signal_ends_the_jobs_which_then_resume(corpus, tmp_path):
     assert now.startswith(before)
 
 
+@pytest.mark.slow
 def test_a_look_is_repeated_after_its_runs(finished, tmp_path, jobs_here):
     started, run = jobs_here({}), finished("train_lm")
 
