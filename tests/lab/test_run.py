@@ -37,10 +37,10 @@ def assert_same(folder, whole):
     assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in states)))
 
 
-SIGTERM = pytest.param(signal.SIGTERM, marks=pytest.mark.slow)
+SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [*SLOW, signal.SIGKILL])
 def test_a_killed_run_resumes_exactly(corpus, tmp_path, whole, number):
     folder = tmp_path / "run"
     process = start("train_lm", "--data", corpus, *TINY, *LONG, out=folder)
