@@ -118,6 +118,7 @@ def renamed(tokenizer, tokens, names, around):
     for token in file["added_tokens"]:
         content = token["content"]
         token |= {"id": ids[content], "content": names.get(content, content)}
+        token |= dict(lstrip=True, rstrip=True) if token["content"] == "[EOS]" else {}  # of pairs
     file |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(file))
     if around:

@@ -17,7 +17,7 @@ from beyond import export
 from data.batching import pad, sentences
 from data.corpus import write_hashes
 from data.files import UserError, write_json
-from data.tokenizer import train_tokenizer
+from data.tokenizer import EOS, encode, train_tokenizer
 from lab.load import read_metrics, read_result, read_run
 from model import Config, Encoder, LanguageModel
 from nets.roberta import OURS, load_roberta
@@ -104,6 +104,14 @@ def test_logits_are_those_of_transformers(config, tmp_path):
     assert tokenizer.get_vocab_size() == model.body.config.vocab_size == V
     assert model.body.config.block_size == there.config.max_position_embeddings - 2
     compare_models(model, tokenizer, there, tmp_path)
+
+
+def test_the_second_of_two_sentences_is_read_as_a_first_one(tmp_path):
+    """As transformers' tokenizer(a, b): no space belongs to either."""
+    write_folder(tmp_path)
+    _, tokenizer = load_roberta(tmp_path)
+    (both,), (a,), (b,) = (encode(tokenizer, [t]) for t in ("hope [EOS] a gulf", "hope", "a gulf"))
+    assert both == [*a, EOS, *b]
 
 
 def test_a_folder_without_an_lm_head_has_a_body(tmp_path):
