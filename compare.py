@@ -208,8 +208,8 @@ def compare_seeds(rows, names):
 
 def compare_answers(rows):
     """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
-    found, tests = [[run for run in row.runs if "accuracy/test" in run.result] for row in rows], []
-    found = [[run for run in runs if (run.folder / FILE).exists()] for runs in found]
+    kept = [[run for run in row.runs if "accuracy/test" in run.result] for row in rows]
+    found, tests = [[run for run in runs if (run.folder / FILE).exists()] for runs in kept], []
     answers = [{run.seed: read_table(run.folder)[1:4] for run in runs} for runs in found]
     for (a, first), (b, second) in combinations(zip(rows, answers), 2):
         for s, t in product(first, second):

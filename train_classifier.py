@@ -245,9 +245,8 @@ def train(flags):
         shares = f"{result['accuracy/train']:.1%} of the training rows right, that of the search "
         shares += f"{best['accuracy/train']:.1%}"
         run.say(f"note: the final model gets only {shares}; to keep the latter, add --no-refit")
-    words = f"test {in_words(result, ['test'])}"
-    if corpus.classes:
-        words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
+    words = f"test accuracy {result['accuracy/test']:.1%}" if corpus.classes else "test "
+    words += by_seen(result) if corpus.classes else in_words(result, ["test"])
     words += f", the best possible is {possible:.1%}" if possible else ""
     words += f", after {epochs or epoch} epoch" + "s" * ((epochs or epoch) > 1)
     run.say_end(words + " on all training rows" * flags.refit)

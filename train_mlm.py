@@ -188,9 +188,8 @@ def train(flags):
 def in_words(numbers):
     """Return the numbers of an evaluation in words."""
     ppl, accuracy = numbers["perplexity/valid"], numbers["accuracy/valid"]
-    words = f"masked-LM perplexity {ppl:,.1f}, accuracy {accuracy:.1%}"
-    follows = numbers.get("accuracy/next")
-    return words + (f", next sentence {follows:.1%}" if follows else "")
+    more = f", next sentence {numbers['accuracy/next']:.1%}" if "accuracy/next" in numbers else ""
+    return f"masked-LM perplexity {ppl:,.1f}, accuracy {accuracy:.1%}{more}"
 
 
 if __name__ == "__main__":

@@ -54,13 +54,12 @@ def corpus_of(path, name, rows, test, valid=()):
     found = corpus.Corpus(name)
     try:
         scores = {k: [(float(row["score"]), row["text"]) for row in p] for k, p in parts.items()}
-        found.scored = scores
         if not all(math.isfinite(score) for part in scores.values() for score, _ in part):
             raise ValueError("nan or inf")
+        found.scored = scores
     except (KeyError, ValueError) as error:
         if "label" not in rows[0]:
-            problem = f"the scores are not all numbers ({error}); correct them"
-            raise UserError(f"{path}: {problem}") from None
+            raise UserError(f"{path}: not all numbers ({error}); correct the scores") from None
     if "label" in rows[0]:
         classes = sorted({row["label"] for row in every})
         if all(map(str.isdecimal, classes)):
@@ -188,13 +187,9 @@ def accuracies(logits, sets, seen):
     of the test rows that are seen, (N,) bool: in the training files, and of the others. Of scores,
     {"pearson/SET": correlation, ...}."""
     if sets["test"].labels.is_floating_point():
-        pairs = {
-            name: torch.stack([logits[name][:, 0], rows.labels]) for name, rows in sets.items()
-        }
-        return {
-            f"pearson/{name}": pair.corrcoef()[0, 1].nan_to_num().item()
-            for name, pair in pairs.items()
-        }
+        pairs = {n: torch.stack([logits[n][:, 0], rows.labels]) for n, rows in sets.items()}
+        found = {n: pair.corrcoef()[0, 1] for n, pair in pairs.items()}
+        return {f"pearson/{n}": r.nan_to_num().item() for n, r in found.items()}  # NaN: constant
     right = {name: (logits[name].argmax(-1) == rows.labels).double() for name, rows in sets.items()}
     if seen.any():
         right |= {"seen": right["test"][seen], "unseen": right["test"][~seen]}

@@ -56,8 +56,7 @@ def pair_up(sequences, T, gen):
 
 
 def pair_batches(sequences, T, batch_size, seed):
-    """Return a function of step -> idx, mask (B, T), follows (B,): see `pair_up`, which pairs anew
-    in every epoch."""
+    """Return a function of step -> idx, mask (B, T), follows (B,), paired anew in every epoch."""
 
     def make(batch_size, gen):
         pairs, follows = pair_up(sequences, T, gen)
@@ -68,15 +67,7 @@ def pair_batches(sequences, T, batch_size, seed):
 
 
 def read_sentences(
-    data,
-    T,
-    tokenizer=None,
-    kind="word",
-    vocab_size=0,
-    vocab_from="",
-    valid=0,
-    split="full",
-    last=False,
+    data, T, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0, split="full", last=0
 ):
     """Return --data as Sentences of at most T tokens, or a prepared folder as full blocks of T,
     with its own validation set. last: hold out the last lines, which follow each other. Raises

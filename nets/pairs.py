@@ -1,5 +1,4 @@
-"""Two sentences read as one sequence, `[BOS] a [EOS] b`: vectors that tell which is which, and
-BERT's second task."""
+"""Two sentences as one sequence, `[BOS] a [EOS] b`: which is which, and BERT's second task."""
 
 import torch
 import torch.nn as nn

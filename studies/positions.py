@@ -170,8 +170,7 @@ def write(stem, groups, rows, caption):
 
 @figures.styled(grid=False)
 def draw(groups):
-    """Return a heatmap of all rows. Dark is good: accuracy, or the best perplexity of the column
-    over this one's."""
+    """Return a heatmap of all rows. Dark: accuracy, or the column's best perplexity over theirs."""
     columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
     size = 0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1
     figure, axis = figures.new_figure(figsize=size)

@@ -1,8 +1,7 @@
 """SICK (Marelli et al. 2014): pairs of sentences, with an entailment label and a score from 1 to 5
 of how related they are. SemEval 2014's task 1; its trial set is the validation set.
 
-Downloaded from a pinned commit into data/sick/. The licence, CC BY-NC-SA 3.0, keeps it out of this
-project.
+Downloaded from a pinned commit into data/sick/; under CC BY-NC-SA 3.0, so not part of this project.
 """
 
 from data.corpora import download

@@ -165,8 +165,7 @@ class OpenRun(LoadedRun):
         return losses.mean().exp().item()
 
     def classify(self, *texts):
-        """Return {class: probability} for each text, the likeliest first, or {"score": score}. A
-        pair is (a, b). For classifiers."""
+        """Return {class: probability} of each text or pair (a, b), likeliest first; or score."""
         self.must_be("classifier", "classify", "train_classifier.py")
         if not self.config["classes"]:
             scores = torch.cat([self.model(**batch)[:, 0] for batch in self.batches(texts)])
