@@ -186,7 +186,7 @@ def draw(groups):
     axis.imshow(good, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
     axis.set_yticks(range(len(ROWS)), ROWS)
     axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
-    axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True)
+    axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True, labelsize=8)
     axis.spines[:].set_visible(False)
     start = 0
     for group, of_group in groups.items():
