@@ -148,7 +148,8 @@ def train(flags):
     corpus, seen, note = corpus.split(flags.split)
     kept, held_out = corpus.rows, corpus.valid_rows
     if not held_out:
-        kept, held_out = hold_out(kept, flags.valid, key=lambda row: row[1], name=flags.data)
+        label, text = (lambda row: row[0]), (lambda row: row[1])
+        kept, held_out = hold_out(kept, flags.valid, key=text, name=flags.data, kind=label)
     tokenizer = source and source.tokenizer
     tokenizer = tokenizer or train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
     is_pair = PAIR in corpus.rows[0][1]

@@ -87,8 +87,7 @@ def read_examples(flags):
             sets[n] = [(text,) for text in sentences(tokenizer, part, T, split=True)[0]]
             taken = any((text >= first).any() for (text,) in sets[n])
             require(not taken, f"--data {flags.data}: contains [S0] or another name of a gap")
-        return corpus.Corpus(name, texts), tokenizer, first, sets, given
-    for n, part in given.items():
+    for n, part in ({} if infill else given).items():
         both = zip(*(encode(tokenizer, side) for side in zip(*part)))
         pairs = [(torch.tensor([BOS, *a]), torch.tensor([*b, EOS])) for a, b in both]
         if n == "train":

@@ -145,7 +145,11 @@ def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda i
     random.Random(seed).shuffle(texts)
     for text in texts:
         groups.setdefault(kinds[text], []).append(text)
-    held = {text for group in groups.values() for text in group[: round(share * len(group))]}
+    held, start = set(), 0
+    for group in groups.values():
+        end = start + len(group)
+        held.update(group[: round(share * end) - round(share * start)])
+        start = end
     if name and not 0 < len(held) < len(texts):
         raise UserError(f"--data {name}: too little text to hold out --valid {share}; give more")
     kept = [item for item in items if normalize(key(item)) not in held]

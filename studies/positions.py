@@ -131,7 +131,7 @@ def collect(out, size, seeds):
     probes = {}
     for label in ROWS:
         (runs,) = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
-        probes[label] = [run["probe"]["trained"]["median"][-1] for run in runs]
+        probes[label] = [run["probe"]["trained"][-1] for run in runs]
     time = column("lm", "cpu_seconds", 1 / base["cpu_seconds"])
     sizes = {label: n[:1] for label, n in column("lm", "parameters", 1 / 1000).items()}
     return groups | {"beside": {"probe": probes, "time": time, "parameters (1,000)": sizes}}
@@ -143,10 +143,8 @@ def show(out, groups):
     texts = {name: columns for name, columns in groups.items() if name not in TASKS}
     caption = "Accuracy of the answers (%) by length of the prompt, ± over seeds."
     write(out / "tasks", tasks, ROWS, caption)
-    caption = "Perplexity by length of the blocks over that of training; of the other text, causal "
-    caption += (
-        "and masked; error in tokens of the last layer's probe; CPU time over that of learned."
-    )
+    caption = "Perplexity by length of the blocks over that of training; of --data, causal and "
+    caption += "masked; error in tokens of the last layer's probe; CPU time over that of learned."
     write(out / "texts", texts, ROWS, caption)
     after = [label for label in groups["longer text"]["1 ×"] if label not in ROWS]
     caption = "Perplexity of rotary models, changed after training, by length of the blocks."

@@ -59,12 +59,12 @@ def probe(flags):
     layers = sorted({layer for runs in results.values() for layer in runs[0]["layers"]})
     header, rows, panels = [f"layer {i}" if i else "embeddings" for i in layers], [], []
     for label, runs in results.items():
-        own, middle, lines = runs[0]["layers"], runs[0]["nothing"]["median"], {}
+        own, middle, lines = runs[0]["layers"], runs[0]["nothing"], {}
         for weights in runs[0]["probe"]:
-            medians = [run["probe"][weights]["median"] for run in runs]  # per seed, then layer
-            cells = dict(zip(own, (tables.spread(each, 2) for each in zip(*medians))))
+            errors = [run["probe"][weights] for run in runs]  # per seed, then layer
+            cells = dict(zip(own, (tables.spread(each, 2) for each in zip(*errors))))
             rows.append([label, weights, *(cells.get(i, "–") for i in layers), f"{middle:.2f}"])
-            lines[weights] = own, medians
+            lines[weights] = own, errors
         panels.append((label, "distance in tokens", lines, {"always the middle": middle}, False))
     header = ["positions", "weights", *header, "always the middle"]
     caption = "Mean distance in tokens from the probe's median position on test text, ± over seeds."
@@ -86,7 +86,7 @@ def probe(flags):
 
 
 def measure(folder, flags, device):
-    """Return {"probe": {weights: {score: a number per layer}}, ...} of a run."""
+    """Return {"probe": {weights: error per layer}, "nothing": error without states, ...}."""
     print(f"measuring {folder}", flush=True)
     run = read_run(folder, ("lm",), device)
     body, then = run.model.body, run.config["flags"]
@@ -106,16 +106,13 @@ def measure(folder, flags, device):
     train, _ = blocks_of(run, Corpus("", kept).texts(tests), n, gen("probe", flags.seed))  # (n, T)
     test, _ = blocks_of(run, tests, n // 4, gen("probe test", flags.seed))
     truth = torch.arange(T).repeat(len(test))
-    # The best constant answers: the middle position, and the shares of the positions
-    middle = (truth - truth.median()).abs().float().mean().item()
-    nats = torch.special.entr(truth.bincount() / len(truth)).sum().item()
-    nothing = {"argmax": middle, "median": middle, "nats": nats}
+    nothing = mean_distance(truth.median(), truth)  # the best constant answer: the middle
     for name, each in bodies.items():
         each.eval().requires_grad_(False)
         to_learn, to_test = (states_of_tokens(each, idx, layers) for idx in (train, test))
         probes = [fit(states, T, flags) for states in to_learn]
-        of_layers = [scores(probe, states, truth) for probe, states in zip(probes, to_test)]
-        found[name] = {score: [each[score] for each in of_layers] for score in nothing}
+        answers = [median(probe, states) for probe, states in zip(probes, to_test)]
+        found[name] = [mean_distance(answer, truth) for answer in answers]
     about = {"folder": str(folder), "seed": then["seed"], "data": corpus.name, "layers": layers}
     order = {"order": order_test(run, tests, flags)} if flags.order else {}
     return about | {"probe": found, "nothing": nothing} | order
@@ -164,15 +161,14 @@ def fit(states, T, flags):
 
 
 @torch.no_grad()
-def scores(probe, states, truth):
-    """Return {score: mean over N tokens} of a probe on states (N, C) at positions truth (N,)."""
-    log_p = probe(states).log_softmax(-1).cpu()  # (N, T)
-    median = (log_p.exp().cumsum(-1) < 0.5).sum(-1)
-    return {
-        "argmax": (log_p.argmax(-1) - truth).abs().float().mean().item(),
-        "median": (median - truth).abs().float().mean().item(),
-        "nats": -log_p.gather(1, truth[:, None]).mean().item(),
-    }
+def median(probe, states):
+    """Return the median positions (N,) of a probe's distributions on states (N, C)."""
+    return (probe(states).softmax(-1).cumsum(-1) < 0.5).sum(-1).cpu()
+
+
+def mean_distance(positions, truth):
+    """Return the mean distance between positions (N,) or (), and the true ones (N,)."""
+    return (positions - truth).abs().float().mean().item()
 
 
 @torch.no_grad()

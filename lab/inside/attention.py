@@ -78,10 +78,11 @@ def head_means(views):
 
     distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
     the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
-    induction: of causal models, see `induction`. across: of pairs, weight on the other sentence."""
+    induction: of causal models, see `induction`. across, match: of pairs, weight on the other
+    sentence, and on the same word there."""
 
-    def means(arrays):  # each (L, H, T, S) -> (5 or 6, L, H)
-        found = []  # each (5 or 6, L, H, T)
+    def means(arrays):  # each (L, H, T, S) -> (5 or 7, L, H)
+        found = []  # each (5 or 7, L, H, T)
         for w, view in zip(arrays, views):
             back = np.subtract.outer(*map(np.arange, w.shape[2:]))  # (T, S): i - j
             parts = w * abs(back), w * (back == 1), w * (back == 0), -w * np.log(w + (w == 0))
@@ -89,8 +90,9 @@ def head_means(views):
             found.append(np.stack([distance, w[..., 0], previous, itself, entropy]))
             if is_pair:
                 second = np.arange(len(view.words)) > view.words.index("[EOS]")
-                across = (w * np.not_equal.outer(second, second)).sum(-1)
-                found[-1] = np.concatenate([found[-1], across[None]])
+                across, words = w * np.not_equal.outer(second, second), np.array(view.words)
+                pair = across, across * np.equal.outer(words, words)
+                found[-1] = np.concatenate([found[-1], np.stack(pair).sum(-1)])
         return np.concatenate(found, -1).mean(-1).round(4)
 
     def row(values):
@@ -99,7 +101,7 @@ def head_means(views):
         return {name: named[name] for name in ("first", "entropy")} if cross else named
 
     is_pair = all("[EOS]" in view.words[:-1] for view in views) and not views[0].part
-    names = ["distance", "first", "previous", "itself", "entropy", *["across"] * is_pair]
+    names = ["distance", "first", "previous", "itself", "entropy", *["across", "match"] * is_pair]
     of_heads = means([view.weights for view in views])
     may = [np.isfinite(view.content).astype(float) for view in views]
     equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))

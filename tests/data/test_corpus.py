@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from operator import itemgetter
 
 import pytest
 
@@ -89,6 +90,16 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert hold_out(items, 0.2, seed=3) == (kept, held) != hold_out(items, 0.2, seed=4)
     with pytest.raises(UserError, match="--data my.txt: too little text to hold out --valid 0.1"):
         hold_out(["one", "two"], 0.1, name="my.txt")
+
+
+def test_hold_out_keeps_the_shares_of_the_classes():
+    rows = [(0 if i < 900 else i % 7 + 1, f"text {i}") for i in range(1000)]
+    text, label = itemgetter(1), itemgetter(0)
+    kept, held = hold_out(rows, 0.1, key=text, kind=label)
+    counts, all_of = Counter(map(label, held)), Counter(map(label, rows))
+    assert len(kept) == 900 and all(abs(counts[i] - all_of[i] / 10) < 1 for i in all_of)
+    small = [(i, f"text {i}") for i in range(40)]  # no class alone has enough rows
+    assert len(hold_out(small, 0.1, key=text, name="x", kind=label)[1]) == 4
 
 
 def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():

@@ -15,6 +15,7 @@ from data.files import UserError
 from data.labelled import load_labelled
 from data.tokenizer import BOS, EOS, SPECIAL
 from lab import load_run
+from lab.inside.attention import head_means
 from model import Config
 from nets.pairs import Segments
 
@@ -114,12 +115,14 @@ def test_a_run_reads_pairs_as_in_training(causal, table, tmp_path):
     view = run.attention(text)
     assert view.words.count("[EOS]") == 1 + causal and all(check["ok"] for check in view.checks)
     middle = view.words.index("[EOS]")
-    from lab.inside.attention import head_means
-
-    across = [w[:, : middle + 1, middle + 1 :].sum((1, 2)) for w in view.weights]
-    across = np.array(across) + [w[:, middle + 1 :, : middle + 1].sum((1, 2)) for w in view.weights]
-    found = [row["across"] for row in head_means([view]) if row["head"]]
-    assert found == pytest.approx((across / len(view.words)).flatten().tolist(), abs=1e-3)
+    n, found = len(view.words), [row for row in head_means([view]) if row["head"]]
+    other = [(t, s) for t in range(n) for s in range(n) if (t > middle) != (s > middle)]
+    same = [(t, s) for t, s in other if view.words[t] == view.words[s]]
+    for name, cells in ("across", other), ("match", same):
+        weights = [np.array(view.weights)[:, :, t, s] for t, s in cells]  # each (L, H)
+        share = sum(weights) / n
+        assert [row[name] for row in found] == pytest.approx(share.flatten().tolist(), abs=1e-3)
+    assert same
 
 
 def test_scores_are_correlated_with_the_true_ones(tmp_path):

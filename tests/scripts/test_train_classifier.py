@@ -1,5 +1,7 @@
 """train_classifier.py: accuracies counted by hand, jointly, frozen and fine-tuned."""
 
+from operator import itemgetter
+
 import pytest
 import torch
 from helpers import SIZE, call, fails, succeed, write_corpus
@@ -61,7 +63,8 @@ def test_search_measures_the_held_out_rows_and_keeps_its_best_epoch(corpus, tmp_
     assert result["epoch"] == best["step"] and [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     for name in ("accuracy/train", "accuracy/test", "accuracy/valid"):
         assert result[name] == pytest.approx(best[name])
-    _, held = hold_out(data.corpus.load(corpus).rows, 0.2, key=lambda row: row[1])
+    rows, label, text = data.corpus.load(corpus).rows, itemgetter(0), itemgetter(1)
+    _, held = hold_out(rows, 0.2, key=text, kind=label)
     losses = [-answer(loaded, text).log_softmax(0)[label].item() for label, text in held]
     assert best["loss/valid"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
 

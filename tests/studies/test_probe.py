@@ -1,7 +1,6 @@
 """probe.py: what untrained models know of positions, known distributions, and its tables."""
 
 import json
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -27,11 +26,11 @@ def text(n):
     return torch.randint(5, 30, (n, 12))
 
 
-def scores_of_layer(model, layer, learn, judge):
-    """Return the scores of a probe trained on one text and tested on another."""
+def error_in_layer(model, layer, learn, judge):
+    """Return the error of a probe trained on one text and tested on another."""
     states = [probe.states_of_tokens(model, idx, [layer])[0] for idx in (learn, judge)]
     truth = torch.arange(12).repeat(len(judge))
-    return probe.scores(probe.fit(states[0], 12, FLAGS), states[1], truth)
+    return probe.mean_distance(probe.median(probe.fit(states[0], 12, FLAGS), states[1]), truth)
 
 
 @pytest.mark.parametrize(
@@ -39,10 +38,8 @@ def scores_of_layer(model, layer, learn, judge):
     [("learned", True), ("sinusoidal", True), ("alibi", False), ("rope", False), ("nope", False)],
 )
 def test_only_absolute_positions_are_in_the_embeddings(pos, knows):
-    scores = scores_of_layer(body(pos), 0, text(100), text(40))
-    assert scores["argmax"] < 0.5 if knows else scores["argmax"] > 3  # a random guess: 4
-    assert scores["median"] < 0.5 if knows else scores["median"] > 2.7  # the middle: 3
-    assert scores["nats"] < 0.5 if knows else scores["nats"] > 2.4  # log of 12: 2.5
+    error = error_in_layer(body(pos), 0, text(100), text(40))
+    assert error < 0.5 if knows else error > 2.7  # the middle: 3
 
 
 def test_without_positions_a_decoder_learns_some_an_encoder_none():
@@ -52,20 +49,16 @@ def test_without_positions_a_decoder_learns_some_an_encoder_none():
     for kind in (Decoder, Encoder):
         learn, judge = text(300), text(50)
         learn[:, 0], judge[:, 0] = 3, 3
-        scores = scores_of_layer(body("nope", kind, 0.1), 1, learn, judge)
-        after[kind] = scores["argmax"]
-    assert after[Decoder] < 2.3 < 2.7 < after[Encoder]
+        after[kind] = error_in_layer(body("nope", kind, 0.1), 1, learn, judge)
+    assert after[Decoder] < 2.1 < 2.4 < after[Encoder]  # the middle of the others: 2.5
 
 
-def test_the_scores_of_a_known_distribution():
+def test_the_median_of_known_distributions():
     # Position 0 has 0.4, position 1 has 0.3, position 3 has 0.3: the median is 1.
-    p = torch.tensor([0.4, 0.3, 1e-30, 0.3] + [1e-30] * 8)
-    truth = torch.arange(12)
-    scores = probe.scores(lambda states: p.log().expand(12, 12), None, truth)
-    assert scores["argmax"] == pytest.approx(sum(range(12)) / 12)
-    assert scores["median"] == pytest.approx((1 + sum(range(11))) / 12)
-    first = probe.scores(lambda states: p.log().expand(2, 12), None, truth[:2])
-    assert first["nats"] == pytest.approx(-(math.log(0.4) + math.log(0.3)) / 2)
+    p = torch.tensor([0.4, 0.3, 1e-30, 0.3] + [1e-30] * 8).expand(12, 12)
+    answer = probe.median(lambda states: p.log(), None)
+    assert answer.tolist() == [1] * 12
+    assert probe.mean_distance(answer, torch.arange(12)) == pytest.approx((1 + sum(range(11))) / 12)
 
 
 def test_states_are_those_of_the_tokens_in_order():
@@ -93,10 +86,9 @@ def test_seeds_are_one_row(finished, tmp_path):
     assert results["NoPE"][1]["order"]["kept"] == [0, 1, 2, 4, 8, 12]
     assert "±" in done.out and "| NoPE      | untrained |" in done.out and "last 8" in done.out
     assert (out / "probe.png").exists() and (out / "median.tex").exists()
-    i = torch.arange(12.0)  # no constant answer is better than the levels
+    i = torch.arange(12.0)  # no constant answer is better
     best = (i - i[:, None]).abs().mean(1).min().item()
-    levels = {"argmax": best, "median": best, "nats": math.log(12)}
-    assert results["learned"][0]["nothing"] == pytest.approx(levels)
+    assert results["learned"][0]["nothing"] == pytest.approx(best)
 
 
 def test_probes_learn_from_no_line_that_is_held_out_or_tested(finished, corpus, monkeypatch):
