@@ -7,6 +7,8 @@ Text, tokens and test sets are those of train_lm.py and train_classifier.py.
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import math
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +22,7 @@ from data.labelled import by_seen
 from data.text import read_text
 from data.tokenizer import BOS, encode, train_tokenizer
 from lab.flags import main, require
-from lab.machine import git_revision
+from lab.machine import code_hash, git_revision
 from lab.optim import perplexity
 from lab.predictions import Predictions
 from nets.ngrams import KneserNey, NaiveBayes, choose_smoothing
@@ -51,7 +53,9 @@ def count(flags):
     if corpus.rows and corpus.test_rows:
         result |= measure_classifier(*corpus.split(flags.split), flags, folder)
     require(result, f"--data {flags.data}: no test text or test rows found; give more")
-    write_json(path, dict(kind="baselines", flags=vars(flags), build={}, revision=git_revision()))
+    made = dict(revision=git_revision(), code=code_hash(__file__), build={})
+    made["command"] = f"python baselines.py {shlex.join(sys.argv[1:])}"
+    write_json(path, dict(kind="baselines", flags=vars(flags)) | made)
     write_json(folder / "result.json", result)
     print(f"written to {folder}")
 
@@ -66,11 +70,8 @@ def measure_ngrams(text, longest):
         nats = [-model.log_probabilities(stream).sum() for model in models]
         values, unknown = [perplexity(each, n) for each in nats], batching.share_unknown([stream])
         result |= {f"perplexity/{name}@{k}-gram": value for k, value in enumerate(values, 1)}
-        result |= {
-            f"perplexity/{name}": values[-1],
-            f"tokens/{name}": n,
-            f"unknown/{name}": unknown,
-        }
+        result |= {f"perplexity/{name}": values[-1], f"tokens/{name}": n}
+        result[f"unknown/{name}"] = unknown
         result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
         words = ", ".join(f"{k}-gram {value:,.1f}" for k, value in enumerate(values, 1))
         hint = "; try --tokenizer bpe" if unknown > 0.2 else ""

@@ -17,9 +17,7 @@ import jinja2
 
 import data
 from data.files import write_text
-from lab import tables
 from lab.flags import main
-from lab.load import read_result
 from model import POSITIONS
 from studies.sweep import SweepFlags, options, run_all
 
@@ -47,11 +45,11 @@ def assignment(flags):
     parts += ["lm"] if corpus.tests else []
     run_all(out, stages(flags, out, corpus, parts), flags)
     write_report(flags, out, corpus, parts)
-    print(f"{out / 'report.html'}; its tables as LaTeX and Markdown in tables/")
+    print(f"{out / 'report.html'}; its tables as LaTeX and Markdown in compare-*/")
 
 
 def stages(flags, out, corpus, parts):
-    """Return the jobs: trainings, classifiers on pretrained encoders, figures."""
+    """Return the jobs: trainings, classifiers on pretrained encoders, figures and tables."""
     split, seeds = options(split=flags.split), range(flags.seeds)
     trainings, frozen = [("baselines", "baselines", options(data=flags.data) + split)], []
     for seed, pos in product(seeds, COMPARED):
@@ -68,33 +66,35 @@ def stages(flags, out, corpus, parts):
             trainings.append((f"lm-{run}", "train_lm", common + longer))
         if "classifier" in parts:
             trainings.append((f"classifier-{run}", "train_classifier", common + split))
-            if pos == "alibi":
-                trainings.append((f"likelihood-{run}", "beyond.train_generative", common + split))
     for seed, form in product(seeds, FORMS):
         how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
         how = options(data=flags.data, threads=1, seed=seed) + how
         how += split if "classifier" in parts else []
         trainings.append((f"form-{form}-{seed}", "train_mlm", how + ENCODER))
+    return trainings, frozen, looks(flags, out, corpus, parts)
+
+
+def looks(flags, out, corpus, parts):
+    """Return the jobs that draw attention, and those that compare all runs of a part."""
     lines = [line for part in corpus.tests.values() for line in part] or corpus.texts()
     short = [f"--text={line}" for line in lines if 5 <= len(line.split()) <= 16]
-    looks, figures = ["--positions", "--html", *short[:1]], []
-    for part in parts:
-        for run in [f"{part}-{pos}-0" for pos in COMPARED if part != "frozen"]:
-            figures.append((f"maps-{run}", "attention_maps", [out / run, *looks]))
-        runs = [out / f"{part}-{pos}-{seed}" for pos in COMPARED for seed in seeds]
-        runs += [out / f"untrained-alibi-{seed}" for seed in seeds if part == "frozen"]
-        figures.append((f"compare-{part}", "compare", [*runs, out / "baselines"]))
-    return trainings, frozen, figures
+    drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
+    how = ["--positions", "--html", *short[:1]]
+    jobs = [(f"maps-{run}", "attention_maps", [out / run, *how]) for run in drawn]
+    rows = {part: {f"{part}-{pos}": POSITIONS[pos].label for pos in COMPARED} for part in parts}
+    rows["form"] = {f"form-{form}": form.replace("nope", "no bias") for form in FORMS}
+    if "frozen" in parts:
+        rows["frozen"]["untrained-alibi"] = "ALiBi (random weights)"
+    for part, labels in rows.items():
+        runs = [out / f"{name}-{seed}" for name in labels for seed in range(flags.seeds)]
+        runs += [out / "baselines"] if part != "form" else []
+        words = [*runs, *options(labels=",".join(labels.values()))]
+        jobs.append((f"compare-{part}", "compare", words))
+    return jobs
 
 
 def write_report(flags, out, corpus, parts):
-    """Write report.html, which needs no other file and no network, and its tables into tables/."""
-    found = collect_tables(flags, out, corpus, parts)
-    (out / "tables").mkdir(exist_ok=True)
-
-    def table(name, caption):
-        tables.write(out / "tables" / name, *found[name], caption)
-        return found[name]
+    """Write report.html, which needs no other file and no network."""
 
     def picture(pattern):
         """Return the first PNG of a pattern as base64, and its width on paper in CSS pixels."""
@@ -104,44 +104,8 @@ def write_report(flags, out, corpus, parts):
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("report.html.j2")
-    how = dict(table=table, picture=picture, out=out, parts=parts, flags=flags, corpus=corpus)
+    how = dict(picture=picture, out=out, parts=parts, flags=flags, corpus=corpus)
     write_text(out / "report.html", template.render(**how))
-
-
-def collect_tables(flags, out, corpus, parts):
-    """Return {name: (header, rows)} of the report's tables, means and deviations over the seeds."""
-
-    def row(label, run, entries):
-        """Return a label and "mean ± deviation" of entries of a run's result.json."""
-        names = [run] if run == "baselines" else [f"{run}-{seed}" for seed in range(flags.seeds)]
-        results, cells = [read_result(out / name) for name in names], []
-        for entry in entries:
-            factor = 1 if entry.startswith("perplexity") else 100
-            values = [factor * result[entry] for result in results if entry in result]
-            cells.append(tables.spread(values) if values else "–")
-        return [label, *cells]
-
-    labels, known = {pos: POSITIONS[pos].label for pos in COMPARED}, read_result(out / "baselines")
-    shares = [name for name in ("test", "seen", "unseen") if f"accuracy/{name}" in known]
-    forms = [("no bias" if form == "nope" else form, f"form-{form}") for form in FORMS]
-    rows = [row(*form, ["perplexity/valid", "accuracy/valid"]) for form in forms]
-    found = {"forms": (["form of ALiBi", "perplexity", "words found (%)"], rows)}
-    for part in [part for part in parts if part != "lm"]:
-        runs = {f"{part}-{pos}": label for pos, label in labels.items()}
-        runs |= {"untrained-alibi": "ALiBi, random weights"} if part == "frozen" else {}
-        runs |= {"likelihood-alibi": "ALiBi, a decoder per class", "baselines": "naive Bayes"}
-        rows = [row(label, run, [f"accuracy/{s}" for s in shares]) for run, label in runs.items()]
-        found[part] = ["model", *(f"{name} (%)" for name in shares)], rows
-    if "classifier" in parts:
-        scores, run = ("precision", "recall", "f1"), "classifier-alibi"
-        rows = [row(name, run, [f"{s}/{name}" for s in scores]) for name in corpus.classes]
-        found["classes"] = ["class", "precision (%)", "recall (%)", "F1 (%)"], rows
-    if "lm" in parts:
-        entries = [f"perplexity/{name}" for name in corpus.tests]
-        rows = [row(label, f"lm-{pos}", entries) for pos, label in labels.items()]
-        rows.append(row("n-grams, Kneser-Ney", "baselines", entries))
-        found["perplexity"] = ["model", *corpus.tests], rows
-    return found
 
 
 if __name__ == "__main__":
