@@ -83,7 +83,7 @@ def is_finished(path, words):
     newest = max((run.stat().st_mtime for run in runs if run.exists()), default=0)
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     made = text.startswith(f"{typed(words)}\n") and text.endswith("exit code 0\n")
-    return made and log.stat().st_mtime > newest
+    return path.exists() and made and log.stat().st_mtime > newest
 
 
 def typed(words):

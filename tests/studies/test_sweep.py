@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -33,6 +34,11 @@ def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path
     assert made == (tmp_path / "run" / "result.json").stat().st_mtime_ns
     with pytest.raises(UserError, match="run: made by another command.*delete that folder"):
         run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
+    shutil.rmtree(tmp_path / "run")
+    run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
+    shutil.rmtree(tmp_path / "run")  # a deleted run is made again, though its log remains
+    run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
+    assert (tmp_path / "run" / "result.json").exists()
 
 
 def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
