@@ -22,7 +22,8 @@ from typing import Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from data.batching import by_epoch, generator, length_batches, send_all, sentences, share_unknown
+from data import batching
+from data.batching import by_epoch, generator, pad, send_all, sentences
 from data.corpus import Corpus
 from data.files import hash_of
 from data.masking import mask_tokens
@@ -102,7 +103,8 @@ def read_translations(flags, tokenizer):
             sets[f"{part}-{language}"] = mask_pairs(encode(found), side, *how)
     sides = encode(kept)
     lengths = [len(a) + len(b) for a, b in zip(*sides)]
-    rows_of = by_epoch(len(kept), flags.batch_size, flags.seed, partial(length_batches, lengths))
+    make = partial(batching.length_batches, lengths)
+    rows_of = by_epoch(len(kept), flags.batch_size, flags.seed, make)
 
     def draw(step, gen):
         paired = torch.rand((), generator=gen) < flags.pair_rate
@@ -116,8 +118,7 @@ def read_translations(flags, tokenizer):
 
 def read_threads(flags, tokenizer):
     """Return the same of comment trees."""
-    how = dict(valid=flags.valid, test=0.1, block_size=flags.block_size)
-    how |= dict(n_ancestors=flags.ancestors, max_tree_size=64)
+    how = dict(valid=flags.valid, block_size=flags.block_size, n_ancestors=flags.ancestors)
     vocabulary = tokenizer, flags.tokenizer, flags.vocab_size
     name, tokenizer, forests, data_hash = read_forests(flags.data, *vocabulary, **how)
     how = tokenizer.get_vocab_size(), word_starts(tokenizer), flags.mask_rate, flags.mask_unit
@@ -127,7 +128,7 @@ def read_threads(flags, tokenizer):
 
     def draw(step, gen):
         comments, alone = rows_of(step), torch.rand((), generator=gen) < 1 - flags.pair_rate
-        idx, mask = forest.comments(comments.tolist())
+        idx, mask = pad([forest.sequences[row] for row in comments])
         above = set() if alone else {a for row in comments.tolist() for a in forest.chains[row]}
         n_tokens = int(mask.sum()) + sum(len(forest.sequences[a]) for a in above)
 
@@ -182,7 +183,7 @@ def train(flags):
     run.say_start(corpus.name, model)
     for n, views in sets.items():
         rows = [row for inputs, mask, *_ in views["alone"] for row in zip(inputs, mask)]
-        say_unknown(run, n, share_unknown([ids[real] for ids, real in rows]), source)
+        say_unknown(run, n, batching.share_unknown([ids[real] for ids, real in rows]), source)
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume

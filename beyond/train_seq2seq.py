@@ -39,6 +39,7 @@ from nets.seq2seq import EncoderDecoder, generate
 
 GAPS = 0.15, 3.0  # share of the tokens that they hide, and their mean length, as in T5
 DRAWS = 5  # corruptions of each text of a test set: more masked words, less noise
+TOKENIZERS = dict(zh="zh", ja="char", ko="char", th="char")  # BLEU's, where words lack spaces
 
 
 @dataclass
@@ -135,10 +136,6 @@ def evaluate(model, name, batches, device, flags, first):
     nats, n, *of_words = dist.all_sum(sums).tolist()
     numbers = {f"perplexity/{name}": perplexity(nats, n), f"tokens/{name}": int(n)}
     return numbers | {f"perplexity_words/{name}": perplexity(*of_words)}
-
-
-# Of BLEU, for languages in which its own finds no words
-TOKENIZERS = dict(zh="zh", ja="char", ko="char", th="char")
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ import torch
 
 from data.tokenizer import MASK, SPECIAL
 
-UNITS = ("token", "word", "span")
 MEAN_SPAN = 3  # tokens
 
 

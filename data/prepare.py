@@ -84,9 +84,8 @@ def read_lines(paths, valid, held_out):
     for path in paths:
         with open(path, encoding="utf-8-sig", errors="surrogateescape", newline=None) as file:
             for number, line in enumerate(file, start=1):  # \r, \n and \r\n end a line
-                line = clean(decode(path, line.encode("utf-8", "surrogateescape"), number)).rstrip(
-                    "\n"
-                )
+                raw = line.rstrip("\n").encode("utf-8", "surrogateescape")
+                line = clean(decode(path, raw, number))
                 digest = hashlib.blake2b(normalize(line).encode(), digest_size=7).digest()
                 is_held_out = int.from_bytes(digest, "big") < valid * 2**56
                 if line.strip() and is_held_out == held_out:

@@ -125,7 +125,7 @@ class Forest:
     the ancestors of a text in another tree, of the same depth if there is one. pieces: rows of
     comments that are targets together, at most max_tree_size of a tree, parents first."""
 
-    def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size):
+    def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size=64):
         self.texts = [text for tree in trees for text in tree.texts]
         self.sequences, self.n_long = sentences(tokenizer, self.texts, block_size)
         self.chains, self.others, self.pieces = [], [], []
@@ -151,10 +151,6 @@ class Forest:
         order = torch.randperm(len(self.pieces), generator=gen).split(batch_size)
         return [torch.tensor([row for i in some for row in self.pieces[i]]) for some in order]
 
-    def comments(self, rows):
-        """Return idx, mask (B, T) of these comments."""
-        return pad([self.sequences[row] for row in rows])
-
     def above(self, rows, chains):
         """Return what the model reads of the ancestors `chains` of these comments: each once, as
         texts, texts_mask (N, T), and whose they are, as ancestors, ancestors_mask (B, A)."""
@@ -171,7 +167,7 @@ class Forest:
         rows = torch.tensor([row for piece in self.pieces for row in piece])
         for found in length_batches([len(self.sequences[row]) for row in rows], 64):
             chosen = rows[found].tolist()
-            idx, mask = self.comments(chosen)
+            idx, mask = pad([self.sequences[row] for row in chosen])
             gen = generator("masks of comments", *chosen)
             inputs, labels = mask_tokens(idx, vocab_size, gen, rate, unit, starts)
             contexts = self.above(chosen, self.chains), {}, self.above(chosen, self.others)
@@ -180,7 +176,7 @@ class Forest:
         return batches
 
 
-def read_forests(data, tokenizer, kind, vocab_size, valid, test, **how):
+def read_forests(data, tokenizer, kind, vocab_size, valid, test=0.1, **how):
     """Return (name, tokenizer, {set: Forest}, sha256 of all trees), with shares of the trees held
     out. tokenizer: None makes one. how: see Forest. Raises UserError for too few trees."""
     trees = load_threads(data)

@@ -1,22 +1,31 @@
-"""Run scripts many times, several at once, none twice, or print their commands.
+"""Run a script with every combination of some flags, several at once, none twice.
 
-A job is (folder, module, arguments): `python -m module arguments --out OUT/folder` in a process of
-its own, with its output in OUT/logs/folder.log. A stage begins when the one before has ended.
+    python -m studies.sweep "train_lm.py --data speeches" pos=alibi,rope lr=1e-3,2e-3 seed=0,1,2
+    python -m studies.sweep "train_mlm.py" tie=yes,no seed=0,1 --commands | parallel
+
+compare.py's table and runs.csv, a line per run, end it. Studies run jobs of their own in stages: a
+job (folder, module, arguments) is `python -m module arguments --out OUT/folder` in a process, with
+its output in OUT/logs/folder.log.
 """
 
+import csv
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
+import tyro
 
+import compare
 from data.files import UserError, read_json, write_json
-from lab.flags import require
+from lab.flags import main, require
 from lab.machine import ROOT, code_hash
 
 
@@ -24,6 +33,36 @@ from lab.machine import ROOT, code_hash
 class SweepFlags:
     jobs: int = 0  # runs at a time; 0: one per core, but at most 4 on a GPU
     commands: bool = False  # only print the commands of the next stage, for GNU parallel or Slurm
+
+
+@dataclass
+class Flags(SweepFlags):
+    command: tyro.conf.Positional[str] = ""  # the script and the flags that all runs have
+    axes: tyro.conf.Positional[tuple[str, ...]] = ()  # FLAG=VALUE,VALUE; of switches yes and no
+    out: str = "out/sweep"  # folder of all runs, the table and runs.csv
+
+
+def sweep(flags):
+    out, (script, *shared) = Path(flags.out).expanduser(), shlex.split(flags.command) or [""]
+    require(script, 'give a script and its flags in quotes: "train_lm.py --data speeches"')
+    axes = [axis.partition("=")[::2] for axis in flags.axes]
+    require(all(map(all, axes)), "give flags with their values, like pos=alibi,rope seed=0,1")
+    jobs, runs = [], {}
+    for values in product(*(values.split(",") for _, values in axes)):
+        row, words = dict(zip((name for name, _ in axes), values)), [*shared]
+        for flag, value in ((name.replace("_", "-"), value) for name, value in row.items()):
+            switch = {"yes": [f"--{flag}"], "no": [f"--no-{flag}"]}
+            words += switch.get(value, [f"--{flag}", value])
+        name = re.sub(r"[^\w.=-]+", "-", "_".join(map("=".join, row.items()))) or "run"
+        jobs.append((name, script.removesuffix(".py").replace("/", "."), words))
+        runs[name] = row
+    run_all(out, [jobs, [("compare", "compare", [out / name for name in runs])]], flags)
+    lines = [{"run": name} | row | compare.read(out / name).result for name, row in runs.items()]
+    with open(out / "runs.csv", "w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, dict.fromkeys(name for line in lines for name in line))
+        table.writeheader()
+        table.writerows(lines)
+    print((out / "compare" / "compare.md").read_text(encoding="utf-8"))
 
 
 def options(**values):
@@ -111,3 +150,7 @@ def finish(out, result):
     command = f"python -m studies.{Path(sys.argv[0]).stem} {shlex.join(sys.argv[1:])}"
     write_json(out / "result.json", {"command": command} | result)
     print(f"{out}: tables (.md, .tex), figures and result.json")
+
+
+if __name__ == "__main__":
+    main(sweep, Flags)

@@ -1,7 +1,9 @@
 """sweep.py: jobs run once, resume, stop at the first failure."""
 
+import csv
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -39,6 +41,31 @@ def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path
     shutil.rmtree(tmp_path / "run")  # a deleted run is made again, though its log remains
     run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
     assert (tmp_path / "run" / "result.json").exists()
+
+
+def test_every_combination_runs_once_and_stands_in_the_tables(corpus, tmp_path, jobs_here, capsys):
+    command = shlex.join(["train_lm.py", *map(str, TINY), "--data", str(corpus)])
+    flags = dict(command=command, axes=("pos=alibi,nope", "tie=yes,no", "seed=3,4"), jobs=1)
+    started = jobs_here({})
+    for _ in range(2):  # the second time, nothing runs
+        sweep.sweep(sweep.Flags(**flags, out=str(tmp_path)))
+        assert len(started) == 8 + 1
+    table = capsys.readouterr().out
+    assert all(f"| {pos}, tie={tie}" in table for pos in ("ALiBi", "NoPE") for tie in (True, False))
+    with open(tmp_path / "runs.csv", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [(x["pos"], x["tie"], x["seed"]) for x in lines[:3]] == [
+        ("alibi", "yes", "3"), ("alibi", "yes", "4"), ("alibi", "no", "3")
+    ]  # fmt: skip
+    for line in lines:
+        result = json.loads((tmp_path / line["run"] / "result.json").read_text("utf-8"))
+        assert float(line["perplexity/one"]) == result["perplexity/one"]
+    with pytest.raises(UserError, match="like pos=alibi,rope"):
+        sweep.sweep(sweep.Flags(command="train_lm.py", axes=("pos",)))
+    with pytest.raises(SystemExit):
+        sweep.sweep(sweep.Flags(**flags, commands=True, out=str(tmp_path / "other")))
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 8 and all(x.startswith("python -m train_lm ") for x in printed)
 
 
 def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
