@@ -65,7 +65,7 @@ class Row:
 
 def compare(flags):
     out = Path(flags.out).expanduser()
-    runs = [read(folder) for folder in dict.fromkeys(flags.runs)]
+    runs = [read(run) for run in {Path(r).expanduser().resolve(): r for r in flags.runs}.values()]
     trained = [run for run in runs if run.config["kind"] != "baselines"]
     require(trained, "give the folder of at least one run of a train_*.py script")
     kind = trained[0].config["kind"]
@@ -82,7 +82,7 @@ def compare(flags):
     if flags.together:
         others.insert(0, answer_together(rows, out))
     found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
-    found = [n for n in found if "@" not in n and not n.endswith(("/low", "/high"))]
+    found = [n for n in found if "@" not in n and n.count("/") < 2]  # without intervals
     names = [n for m in METRICS for n in found if n.partition("/")[0] == m]
     measured = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
     measured = [n for n in measured if n != "perplexity/valid"] or measured or ["accuracy/test"]
@@ -123,7 +123,7 @@ def configuration(config):
     settings = {name: value for name, value in flags.items() if name not in ignored}
     settings["data"] = name_of(flags["data"])
     for name in ("encoder", "init_from"):
-        if flags.get(name) and Path(flags[name], "config.json").exists():
+        if flags.get(name) and Path(flags[name], "config.json").expanduser().exists():
             source, source_seed = configuration(read_config(flags[name]))
             settings |= {f"{name}-{key}": v for key, v in source.items() if key != "pos"}
             settings[name] = "random" if settings.pop("untrained", False) else "pretrained"
@@ -132,11 +132,12 @@ def configuration(config):
 
 
 def group(runs, labels):
-    """Return the rows of runs by settings and code, a repeated seed in a further row: named by
-    --labels or by what differs, settings, then parameters and revision, then folders."""
+    """Return the rows of runs by settings, code and data, a repeated seed in a further row: named
+    by --labels or by what differs, settings, then parameters and revision, then folders."""
     found = {}
     for run in runs:
-        key = str([run.settings, run.result.get("parameters"), run.config.get("code")])
+        more = "code", "" if run.settings.get("encoder") else "data_hash"  # has the encoder's too
+        key = str([run.settings, run.result.get("parameters"), *map(run.config.get, more)])
         while run.seed in [other.seed for other in found.setdefault(key, [])]:
             key += "+"
         found[key].append(run)

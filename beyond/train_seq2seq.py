@@ -182,8 +182,8 @@ def train(flags):
     found = f"{name}: {len(lengths):,} sequences of {len(given['train']):,} lines or pairs"
     run.say_start(f"{found} ({sum(lengths):,} tokens)", model)
     for n in fixed:
-        share = batching.share_unknown([ids for example in sets[n] for ids in example])
-        say_unknown(run, n, share, source=None)
+        words = [ids if ids[0] == BOS else ids.roll(1) for example in sets[n] for ids in example]
+        say_unknown(run, n, batching.share_unknown(words), source=None)  # the first id is none
 
     # Loop
     run.load_checkpoint(model, optimizer)  # with --resume

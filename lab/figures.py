@@ -83,12 +83,12 @@ def curves(panels, xlabel):
     colors, handles = line_colors([label for _, _, lines, *_ in panels for label in lines]), {}
     for axis, (title, ylabel, lines, dashed, log) in zip(axes.flat, panels):
         skip = int(log and all(len(xs) > 2 and xs[0] == 0 for xs, _ in lines.values()))
-        for label, (xs, ys) in lines.items():
+        for label, (xs, ys) in lines.items():  # as " label": a legend hides what begins with _
             ys, style = np.atleast_2d(ys)[:, skip:], ".-" if len(xs) < 25 else "-"
-            over_seeds(axis, xs[skip:], ys, style, color=colors[label], label=label)
+            over_seeds(axis, xs[skip:], ys, style, color=colors[label], label=f" {label}")
         for (label, y), style in zip(dashed.items(), cycle(("--", ":", "-."))):
             color = colors.get(label.removeprefix(BEST), "0.35")
-            axis.axhline(y, color=color, label=label, linestyle=style, linewidth=0.9)
+            axis.axhline(y, color=color, label=f" {label}", linestyle=style, linewidth=0.9)
         if log:  # with a few plain numbers as ticks
             axis.set_yscale("log")
             low, high = axis.get_ylim()

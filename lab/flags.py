@@ -168,8 +168,8 @@ def parse(flags_class, script, **how):
     must be of this script; with --init-from or --encoder its architecture and `INHERITED`. A
     task, of scripts with a --length, has defaults too."""
     types, typed = {field.name: field.type for field in dataclasses.fields(flags_class)}, {}
-    names = types.keys()
     for word, after in zip(sys.argv[1:], [*sys.argv[2:], ""]):  # before the flags can be checked
+        require(word.encode("utf-8", "ignore").decode() == word, f"{word!a}: not UTF-8; rename it")
         if word.startswith("--"):
             name, has_value, value = word[2:].partition("=")
             name = name.replace("-", "_")
@@ -177,19 +177,19 @@ def parse(flags_class, script, **how):
             is_flag = after[:1] == "-" and after.lstrip("-")[:1].isalpha()  # to tyro
             fits = has_value or not is_flag or types.get(name, bool) is bool
             require(fits, f"{word} {after}: give a value, or write {word}={shlex.quote(after)}")
-    task = find_task(typed.get("data"), typed.get("length")) if "length" in names else None
+    task = find_task(typed.get("data"), typed.get("length")) if "length" in types else None
     same = task.defaults() if task else {}
     source, remedy = typed.get("init_from") or typed.get("encoder"), "give the folder of a run"
-    if "resume" in typed.keys() & names and "out" in typed:
+    if "resume" in typed.keys() & types.keys() and "out" in typed:
         saved = read_json(Path(typed["out"]).expanduser() / "config.json", remedy)
         own = saved.get("script")
         other = f"--resume: {typed['out']} is a run of {own}, not {module_of(script)}"
         require(own == module_of(script), other)
-        kept = names & saved["flags"].keys() - {"overwrite"}
+        kept = types.keys() & saved["flags"].keys() - {"overwrite"}
         same = {name: saved["flags"][name] for name in kept}
     elif source:
         saved = read_json(Path(source).expanduser() / "config.json", remedy)
-        same |= {name: saved["model"][name] for name in names & saved["model"].keys()}
+        same |= {name: saved["model"][name] for name in types.keys() & saved["model"].keys()}
         kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
         same |= {name: saved["flags"][name] for name in kept}
         same.pop("vocab_size", None)  # the flag is an upper limit

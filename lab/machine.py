@@ -34,7 +34,7 @@ def set_up_device(device="auto", threads=0, seed=0, n_embd=0):
     cores = max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     torch.set_num_threads(threads or (1 if n_embd <= 128 else cores))
     torch.set_flush_denormal(True)  # far-away tokens get weights too small for normal floats
-    torch.manual_seed(seed)
+    torch.manual_seed(seed % 2**64)
     torch.backends.cuda.enable_cudnn_sdp(False)  # see nets/attention.py, which uses it where right
     if device == "cpu":
         # glibc would return tensors of some megabytes to the system after every step, and getting

@@ -57,7 +57,8 @@ def latex(header, rows, caption, label, left=1):
 def escaped(text):
     """Return the text as LaTeX prints it, with **bold**."""
     text = "".join(LATEX.get(c, c) for c in text)
-    return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
+    text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
+    return re.sub(r"^[\[*]", r"{\g<0>}", text)  # else \midrule or \\ would read an argument
 
 
 def spread(values, digits=1):

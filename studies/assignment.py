@@ -68,8 +68,7 @@ def stages(flags, out, corpus, parts):
             trainings.append((f"classifier-{run}", "train_classifier", common + split))
     for seed, form in product(seeds, FORMS):
         how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
-        how = options(data=flags.data, threads=1, seed=seed) + how
-        how += split if "classifier" in parts else []
+        how += options(data=flags.data, threads=1, seed=seed) + split * ("classifier" in parts)
         trainings.append((f"form-{form}-{seed}", "train_mlm", how + ENCODER))
     return trainings, frozen, looks(flags, out, corpus, parts)
 

@@ -170,8 +170,7 @@ def write(stem, groups, rows, caption):
 def draw(groups):
     """Return a heatmap of all rows. Dark: accuracy, or the column's best perplexity over theirs."""
     columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
-    size = 0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1
-    figure, axis = figures.new_figure(figsize=size)
+    figure, axis = figures.new_figure(figsize=(0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1))
     good = np.full((len(ROWS), len(columns)), np.nan)
     for x, (group, _, column) in enumerate(columns):
         means = {label: np.mean(values) for label, values in column.items() if label in ROWS}

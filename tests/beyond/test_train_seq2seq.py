@@ -81,6 +81,15 @@ def test_translation_learns_and_its_numbers_are_those_by_hand(pairs, tmp_path):
     assert "[S0]" not in loaded.tokenizer.get_vocab()
 
 
+def test_first_words_of_targets_count_among_the_unknown(pairs, tmp_path):
+    data = shutil.copytree(pairs, tmp_path / "data")
+    (data / "test.en").write_text("we want peace\n" * 9)
+    (data / "test.xx").write_text("".join(f"new{i} ew tnaw ecaep\n" for i in range(9)))
+    argv = "--task", "translate", *SIZE, "--data", data, "--out", tmp_path / "run"
+    done = succeed(call("beyond.train_seq2seq", *argv, steps=1))
+    assert "note: 14% of the test words are unknown" in done.out  # 9 of 9 * 3 + 9 * 4
+
+
 def test_bleu_finds_the_words_of_chinese(tmp_path, monkeypatch):
     """13a takes a Chinese sentence for one word, and a short one has no 4-grams of words."""
     lines = [f"{a}要{b}和{c}。" for a in "我你他" for b in "水火土" for c in "日月山"]

@@ -28,10 +28,11 @@ def make(tmp_path, monkeypatch):
     # Saving a figure takes longer than all the rest
     monkeypatch.setattr(figures, "save", lambda figure, path: make.drawn.update({path: figure}))
 
-    def make(name, kind="lm", result=(), seed=0, code="c0", revision="r0", **flags):
+    def make(name, kind="lm", result=(), seed=0, code="c0", revision="r0", data_hash="", **flags):
         (tmp_path / name).mkdir()
         flags = FLAGS | ({} if kind == "baselines" else {"seed": seed}) | flags
         about = {"kind": kind, "flags": flags, "code": code, "revision": revision, "build": {}}
+        about["data_hash"] = data_hash
         write_json(tmp_path / name / "config.json", about)
         names = LOGGED[kind]
         numbers = {key: 0.5 if key.startswith("accuracy") else 20.0 for key in names}
@@ -78,7 +79,7 @@ def test_mean_and_sample_deviation_over_seeds(make):
     assert rows["5-gram"]["perplexity ada"] == "15.0"
     axis = make.drawn[Path("out/compare/compare.png")].axes[1]
     levels = [line for line in axis.lines if line.get_linestyle() != "-"]
-    dashed = {line.get_label(): line.get_ydata()[0] for line in levels}
+    dashed = {line.get_label().strip(): line.get_ydata()[0] for line in levels}
     assert dashed == {"5-gram": 15, "best possible": 2.5}
 
 
@@ -90,6 +91,13 @@ def test_the_best_of_a_column_is_bold_and_so_are_ties(make):
     assert [row["perplexity ada"] for row in rows] == ["**12.0**", "**12.0**", "20.0"]
     assert [row["perplexity bruno"] for row in rows] == ["**4.38**", "9.00", "20.00"]
     assert [row["perplexity train"] for row in rows] == ["4.30", "20.00", "20.00"]  # memorised
+
+
+def test_test_sets_have_any_name_and_a_folder_counts_once(make):
+    make("a", result={"perplexity/low": 5.0, "perplexity/high": 6.0, "pearson/test/low": 0.1})
+    found = compared("a", "./a/")["a"]
+    assert (found["perplexity low"], found["perplexity high"]) == ("5.00", "6.00")
+    assert not any("Pearson" in heading for heading in found)
 
 
 def rows_of(*names, labels=""):
@@ -110,6 +118,8 @@ def test_rows_are_named_by_the_flags_that_differ_or_by_folders(make):
     fails(call("compare", "a", "b", labels="x"), "--labels x", "ALiBi; rotary")
     same = [make("speeches", data="speeches"), make("other", data="/at/speeches", seed=1)]
     assert len(labels_of(*same)) == 1
+    other = make("easy-0"), make("hard-1", seed=1, data_hash="of another text of that name")
+    assert labels_of(*other) == ["easy", "hard"]
 
 
 def test_runs_that_differ_in_code_are_compared(make):
@@ -122,10 +132,12 @@ def test_runs_that_differ_in_code_are_compared(make):
     assert labels_of("base-0", "again-0") == ["base", "again"]
 
 
-def test_seeds_of_pretraining_do_not_make_rows(make):
+def test_seeds_of_pretraining_do_not_make_rows(make, monkeypatch):
+    monkeypatch.setenv("HOME", str(Path.cwd()))
     for seed in (0, 1):
         make(f"text-{seed}", "mlm", seed=seed, dropout=0.3)
-        make(f"then-{seed}", "classifier", seed=seed, encoder=f"text-{seed}")
+        of_both = dict(encoder=f"~/text-{seed}", data_hash=f"of data and text-{seed}")
+        make(f"then-{seed}", "classifier", seed=seed, **of_both)
     make("cross", "classifier", encoder="text-0", seed=1)
     (row,) = rows_of("then-0", "then-1", "cross")
     assert [run.seed for run in row.runs] == ["0", "1", "1 (encoder 0)"]
@@ -237,6 +249,7 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     assert rows[0] == r"row & seeds & perplexity valid & accuracy (\%) valid & parameters \\"
     assert rows[2] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
     assert r"\toprule" in lines and lines.count(r"\midrule") == 1
+    assert tables.escaped("[1] **[a]**") == r"{[}1] \textbf{[a]}"  # \midrule [1] would take it
     markdown = tables.markdown(["a", "b"], [["x|y", "1"], None, ["z", "22"]])
     assert markdown == "| a    |   b |\n| ---  | --: |\n| x\\|y |   1 |\n| z    |  22 |\n"
 

@@ -36,6 +36,8 @@ def test_drawing_changes_no_setting_and_names_with_dollars_stay_text(tmp_path, m
     before, name = dict(matplotlib.rcParams), r"lm-$\frac$-0"  # no formula that could be drawn
     figure = figures.curves([(name, "y", {name: ([1, 2], [3, 4])}, {"$\\a$": 1}, True)], "step")
     figures.save(confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
+    (legend,) = figures.curves([("", "", {"_a": ([1], [2])}, {"_b": 1}, True)], "step").legends
+    assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "_b"]
     assert figure._repr_png_().startswith(b"\x89PNG")  # in a notebook
     assert dict(matplotlib.rcParams) == before
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import ROOT, TINY, call, succeed
+from helpers import ROOT, TINY, call, fails, succeed
 
 from lab import machine, tables
 
@@ -46,6 +46,13 @@ def test_many_unknown_words_hint_at_bpe(script, argv, tmp_path):
             (tmp_path / f"{name}.{language}").write_text("".join(lines))
     done = succeed(call(script, *argv, data=tmp_path, out=tmp_path / "out"))
     assert "try --tokenizer bpe" in done.out
+
+
+def test_names_that_are_not_utf8_and_large_seeds(tmp_path):
+    path = tmp_path / "caf\udce9.txt"
+    for script, argv in ("train_lm", ("--data", path)), ("sample", ("x", "--text", path)):
+        fails(call(script, *argv), "caf\\udce9.txt", "not UTF-8")
+    machine.set_up_device("cpu", seed=2**64)
 
 
 def test_any_name_becomes_a_label_that_latex_can_read():
