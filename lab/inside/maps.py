@@ -138,7 +138,7 @@ def draw_positions(body, title):
         image = axis.imshow(table, cmap=colors, vmin=-most, vmax=most, **CELLS)
         figure.colorbar(image, ax=axis)
         axis.set_title(name, fontsize=9)
-        names = ("query", "key") if len(table) == table.shape[1] else ("position", "channel")
-        axis.set(ylabel=names[0], xlabel=names[1])
+        wide = name.startswith(("vectors", "a vector"))  # a row per position, of channels
+        axis.set(ylabel="position" if wide else "query", xlabel="channel" if wide else "key")
     figure.suptitle(title, fontsize=10)
     return figure

@@ -105,6 +105,9 @@ def test_pictures_of_positions_show_what_the_model_adds(make, maps_of):
     run = load_run(make(name="learned"))
     vectors, tables = run.half.positions.vectors.weight, maps_of(run.positions())
     shown, products = tables.values()
+    square = draw_positions(tiny_model(Decoder, pos="learned", n_embd=12).body, "")  # 12 x 12
+    labels = [(axis.get_ylabel(), axis.get_xlabel()) for axis in square.axes if axis.images]
+    assert labels == [("position", "channel"), ("query", "key")]
     assert np.array_equal(shown, vectors) and np.allclose(products, vectors @ vectors.T, atol=1e-6)
     _, products = maps_of(load_run(make(name="rope", pos="rope")).positions()).values()
     assert np.allclose(products.diagonal(), 1, atol=1e-5) and products[0, 5] < 0.99
