@@ -86,7 +86,7 @@ def test_the_house_stays_small():
     longest = max(SOURCES + TESTS, key=lines)
     assert lines(longest) <= 400, longest
     assert lines(ROOT / "README.md") <= 160
-    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 14_300  # 800 are for pairs
+    assert sum(len(page.read_text("utf-8").split()) for page in PAGES) <= 14_300  # 800 for pairs
 
 
 @pytest.mark.slow
