@@ -136,8 +136,9 @@ def group(runs, labels):
     by --labels or by what differs, settings, then parameters and revision, then folders."""
     found = {}
     for run in runs:
-        more = "code", "" if run.settings.get("encoder") else "data_hash"  # has the encoder's too
-        key = str([run.settings, run.result.get("parameters"), *map(run.config.get, more)])
+        # With an encoder, the hash of the data has the encoder's, which differs between seeds
+        data = "" if run.settings.get("encoder") else run.config.get("data_hash")
+        key = str([run.settings, run.result.get("parameters"), run.config.get("code"), data])
         while run.seed in [other.seed for other in found.setdefault(key, [])]:
             key += "+"
         found[key].append(run)

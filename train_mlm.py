@@ -105,9 +105,7 @@ def train(flags):
     batch_of, valid, follows = text.batches(flags.batch_size, flags.seed), text.valid, ()
     if flags.next_sentence:
         fits = isinstance(text.train, list) and min(len(text.train), len(text.valid)) > 2
-        require(
-            fits, "--next-sentence: give a text, with at least 3 lines to train and to hold out"
-        )
+        require(fits, "--next-sentence: give a text, with 3 lines or more to train and to hold out")
         batch_of = pair_batches(text.train, flags.block_size, flags.batch_size, flags.seed)
         valid, follows = pair_up(text.valid, flags.block_size, generator("validation pairs"))
     pairs, valid = valid[: len(follows)], fixed_batches(valid, vocab_size, masking)

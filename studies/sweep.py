@@ -44,16 +44,16 @@ class Flags(SweepFlags):
 
 def sweep(flags):
     out, (script, *shared) = Path(flags.out).expanduser(), shlex.split(flags.command) or [""]
-    require(script, 'give a script and its flags in quotes: "train_lm.py --data speeches"')
     axes = [axis.partition("=")[::2] for axis in flags.axes]
-    require(all(map(all, axes)), "give flags with their values, like pos=alibi,rope seed=0,1")
+    problem = 'give a script and values of flags, like "train_lm.py --tie" pos=alibi,rope seed=0,1'
+    require(script and axes and all(map(all, axes)), problem)
     jobs, runs = [], {}
     for values in product(*(values.split(",") for _, values in axes)):
         row, words = dict(zip((name for name, _ in axes), values)), [*shared]
         for flag, value in ((name.replace("_", "-"), value) for name, value in row.items()):
             switch = {"yes": [f"--{flag}"], "no": [f"--no-{flag}"]}
             words += switch.get(value, [f"--{flag}", value])
-        name = re.sub(r"[^\w.=-]+", "-", "_".join(map("=".join, row.items()))) or "run"
+        name = re.sub(r"[^\w.=-]+", "-", "_".join(map("=".join, row.items())))
         jobs.append((name, script.removesuffix(".py").replace("/", "."), words))
         runs[name] = row
     run_all(out, [jobs, [("compare", "compare", [out / name for name in runs])]], flags)

@@ -60,7 +60,7 @@ def test_every_combination_runs_once_and_stands_in_the_tables(corpus, tmp_path, 
     for line in lines:
         result = json.loads((tmp_path / line["run"] / "result.json").read_text("utf-8"))
         assert float(line["perplexity/one"]) == result["perplexity/one"]
-    with pytest.raises(UserError, match="like pos=alibi,rope"):
+    with pytest.raises(UserError, match="pos=alibi,rope seed=0,1"):
         sweep.sweep(sweep.Flags(command="train_lm.py", axes=("pos",)))
     with pytest.raises(SystemExit):
         sweep.sweep(sweep.Flags(**flags, commands=True, out=str(tmp_path / "other")))
