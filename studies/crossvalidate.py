@@ -11,8 +11,6 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-import tyro
-
 from data import name_of
 from data.labelled import load_labelled
 from lab import tables
@@ -23,7 +21,6 @@ from studies.sweep import SweepFlags, finish, options, run_all
 TUNED = ("--tune", "all", "--lr", "1e-4", "--epochs", "5")
 RECIPES = {  # description, module, the encoder that it needs from train_mlm.py, flags of the module
     "bayes": ("naive Bayes, words and word pairs", "baselines", "", ()),
-    "likelihood": ("a decoder per class, by likelihood", "beyond.train_generative", "", ()),
     "joint": ("encoder and classifier trained jointly", "train_classifier", "", ()),
     "random": ("classifier on a frozen untrained encoder", "train_classifier", "untrained", ()),
     "frozen": ("classifier on a frozen pretrained encoder", "train_classifier", "pretrained", ()),
@@ -38,8 +35,6 @@ class Flags(SweepFlags):
     recipes: str = ",".join(RECIPES)  # recipes to compare, joined by commas
     pos: str = "alibi"  # position encoding of every encoder
     mlm: str = ""  # more flags for train_mlm.py: --mlm="--steps 500"
-    # More flags for the decoders per class, as in --mlm; if repeated, models are averaged
-    likelihood: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     seeds: int = 1  # seeds of each training; the folds are always the same
     out: str = ""  # folder of all runs (default: out/crossvalidate-DATA)
 
@@ -51,7 +46,7 @@ def crossvalidate(flags):
     seeds, folds = range(flags.seeds), range(1, flags.folds + 1)
 
     # Jobs: first the encoders, then the classifiers that use them
-    encoders, classifiers, runs = {}, {}, {}  # runs: {(recipe, fold, seed): folders}
+    encoders, classifiers, runs = {}, {}, {}  # runs: {(recipe, fold, seed): folder}
     for seed, i, name in product(seeds, folds, chosen):
         _, module, state, more = RECIPES[name]
         words = options(data=flags.data, split=f"{i}/{flags.folds}")
@@ -61,11 +56,9 @@ def crossvalidate(flags):
             steps = options(steps=0) if state == "untrained" else []
             encoders[f"{state}-{i}-{seed}"] = "train_mlm", [*words, *flags.mlm.split(), *steps]
             more = [*more, *options(encoder=out / f"{state}-{i}-{seed}")]
-        runs[name, i, seed] = []
-        for k, kind in enumerate(flags.likelihood or [""] if name == "likelihood" else [""]):
-            folder = f"{name}-{i}" if name == "bayes" else f"{name}-{i}-{seed}" + f"-{k}" * (k > 0)
-            classifiers[folder] = module, [*words, *more, *kind.split()]
-            runs[name, i, seed].append(out / folder)
+        folder = f"{name}-{i}" if name == "bayes" else f"{name}-{i}-{seed}"
+        classifiers[folder] = module, [*words, *more]
+        runs[name, i, seed] = out / folder
     stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
     run_all(out, stages, flags)
 
@@ -75,8 +68,8 @@ def crossvalidate(flags):
 
     results, rows = {}, []
     for name in chosen:
-        values = [fmean(accuracy(runs[name, i, s]) for s in seeds) for i in folds]
-        averaged = [accuracy([run for s in seeds for run in runs[name, i, s]]) for i in folds]
+        values = [fmean(accuracy([runs[name, i, s]]) for s in seeds) for i in folds]
+        averaged = [accuracy([runs[name, i, s] for s in seeds]) for i in folds]
         results[name] = {"values": values, "averaged": averaged}
         percent, together = ([100 * value for value in each] for each in (values, averaged))
         cells = [tables.spread(percent), *(f"{v:.1f}" for v in percent), tables.spread(together)]

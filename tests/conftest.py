@@ -85,8 +85,6 @@ def finished(tmp_path_factory, corpus, pairs, threads):
                 tiny = [*SIZE, "--epochs", "3", "--valid", "0.2"]
             if module == "train_mlm":
                 tiny = [*TINY, "--valid", "0.2"]
-            if module == "beyond.train_generative":
-                tiny = [*TINY, "--class-steps", "4"]
             if module == "beyond.train_context":
                 data = threads if "threads" in argv else pairs
             if "translate" in argv:

@@ -125,7 +125,6 @@ COMMANDS = {
     "infill": ("beyond.train_seq2seq", "corpus", "--valid 0.2 --accumulate 2"),
     "tlm": ("beyond.train_context", "pairs", "--task tlm"),
     "threads": ("beyond.train_context", "threads", "--task threads --accumulate 2"),
-    "generative": ("beyond.train_generative", "corpus", "--class-steps 4"),
 }
 
 

@@ -61,7 +61,7 @@ def test_a_start_from_test_sentences_is_refused(name, made, corpus):
 
 def test_so_are_other_scripts_vocabularies_and_exported_encoders(made, corpus):
     argv = (*TINY, "--data", corpus, "--split", "clean", "--out", "run")
-    fails(call("beyond.train_generative", *argv, init_from="full"), "--init-from full: was made")
+    fails(call("train_lm", *argv, init_from="full"), "--init-from full: was made")
     fails(call("train_lm", *argv, vocab_from="again.txt"), "--vocab-from again.txt: was made")
     fails(classify(corpus, encoder="clean", split="1/3"), "--encoder clean: was made with")
     pytest.importorskip("transformers", reason="the extra beyond is not installed")

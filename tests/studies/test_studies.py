@@ -112,12 +112,10 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
 @pytest.mark.slow
 def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
     started, tiny = jobs_here({}), " ".join(SIZE)
-    decoders = f"{tiny} --steps 2 --class-steps 1"
-    both = (decoders, f"{decoders} --tokenizer bpe --vocab-size 270")
-    flags = dict(data=str(corpus), folds=2, seeds=2, jobs=1, out=str(tmp_path), likelihood=both)
-    flags |= dict(recipes="bayes,random,likelihood", mlm=f"{tiny} --valid 0.2")
+    flags = dict(data=str(corpus), folds=2, seeds=2, jobs=1, out=str(tmp_path))
+    flags |= dict(recipes="bayes,random", mlm=f"{tiny} --valid 0.2")
     crossvalidate.crossvalidate(crossvalidate.Flags(**flags))
-    assert len(started) == 4 + 2 + 4 + 8  # encoders, naive Bayes, their classifiers, decoders
+    assert len(started) == 4 + 2 + 4  # encoders, naive Bayes, their classifiers
     result = read_json(tmp_path / "result.json")
     bayes = [read_json(tmp_path / f"bayes-{i}" / "result.json") for i in (1, 2)]
     assert result["sentences"] == sum(fold["rows/test"] for fold in bayes)
@@ -125,14 +123,13 @@ def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
     assert (
         result["accuracy"]["bayes"]["values"] == result["accuracy"]["bayes"]["averaged"] == values
     )
-    seeds = [read_json(tmp_path / f"random-2-{seed}" / "result.json") for seed in (0, 1)]
-    mean = statistics.fmean(seed["accuracy/test"] for seed in seeds)
+    folders = [tmp_path / f"random-2-{seed}" for seed in (0, 1)]
+    mean = statistics.fmean(read_json(f / "result.json")["accuracy/test"] for f in folders)
     assert result["accuracy"]["random"]["values"][1] == mean
+    together = average_predictions(folders).accuracies()["accuracy/test"]
+    assert result["accuracy"]["random"]["averaged"][1] == together
     encoder = read_json(tmp_path / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0 and encoder["valid"] == 0.2
-    both = [[tmp_path / f"likelihood-2-{s}{k}" for k in ("", "-1")] for s in (0, 1)]
-    means = [average_predictions(folders).accuracies()["accuracy/test"] for folders in both]
-    assert result["accuracy"]["likelihood"]["values"][1] == statistics.fmean(means)
     assert crossvalidate.RECIPES["bayes"][0] in capsys.readouterr().out
 
 
@@ -143,5 +140,7 @@ def test_an_invalid_flag_is_named(tmp_path, corpus):
     rows.write_text("".join(f"{i % 2}\tword {i}\n" for i in range(40)), encoding="utf-8")
     fails(call("studies.nope", data=rows, out=tmp_path), f"--data {rows}", "no running text")
     # Flags for another script, in the form that the pages show
-    more = ("--mlm=--steps x", "--likelihood=--steps 5", "--likelihood=--steps 6")
-    fails(call("studies.crossvalidate", *more, data=corpus, out=tmp_path / "cv"), "--steps x")
+    fails(
+        call("studies.crossvalidate", "--mlm=--steps x", data=corpus, out=tmp_path / "cv"),
+        "--steps x",
+    )
