@@ -117,7 +117,7 @@ def load(name, flag="--data"):
 
 def name_of(path):
     """Return the name of a corpus in folders and titles: its own, or that of the file or folder."""
-    path = Path(path).expanduser().resolve()
+    path = Path(re.sub("^hf:([^:]+).*", r"\1", str(path))).expanduser().resolve()
     return path.stem if path.suffix.lower() in (".txt", ".tsv", ".csv", ".jsonl") else path.name
 
 

@@ -12,13 +12,16 @@ from data.files import UserError, read_non_empty_lines, sha256
 def read(name, flag="--data"):
     """Return the Corpus at a path: a folder in the assignment's form (train_CLS.tsv, test_CLS.tsv,
     train_LM.txt, test_LM_*.txt), WikiText's (train.txt, valid.txt, test.txt) or of two languages
-    (train.en, train.fr); a .txt; a .tsv or .csv of labels and texts. Raises UserError."""
+    (train.en, train.fr); a .txt; a .tsv or .csv of labels and texts; hf:NAME. Raises UserError."""
+    from data import hub
     from data.corpora import sick, speeches, wikitext2  # these need this module
     from data.labelled import read_table
     from data.pairs import find_languages, load_pairs
     from data.text import find_task
 
     path = Path(name).expanduser()
+    if str(name).startswith("hf:"):
+        return hub.read(name)
     if find_task(name):
         raise UserError(f"{flag} {name}: a task, which only train_lm.py reads; give a text")
     if (path / "meta.json").exists():
