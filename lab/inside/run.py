@@ -17,6 +17,7 @@ from data.tokenizer import BOS, EOS, MASK, SPECIAL, UNK, detokenize, frame, toke
 from lab.figures import name_positions
 from lab.inside import lens, maps
 from lab.inside.attention import record
+from lab.inside.hooked import to_hooked
 from lab.load import LoadedRun, read_metrics, read_result
 from lab.predictions import read_predictions
 from nets.cached import CachedReader
@@ -77,6 +78,11 @@ class OpenRun(LoadedRun):
     def positions(self):
         """Return a figure of what the position encoding does, or None if there is none."""
         return maps.draw_positions(self.half, self.describe())
+
+    def hooked(self):
+        """Return the run as a TransformerLens model; see `to_hooked`. For causal models."""
+        self.must_be("lm", "become a HookedTransformer", "train_lm.py")
+        return to_hooked(self)
 
     def next_words(self, text="", n=10):
         """Return the n likeliest next words, [(word, probability)], no special tokens. For causal
@@ -186,7 +192,7 @@ class OpenRun(LoadedRun):
 
     def embed(self, *texts):
         """Return a vector per text, a numpy array (N, C): the mean of the final states, or what a
-        classifier's head reads: features, or the log-likelihood of each class."""
+        classifier's head reads."""
         model, vectors = self.model, []
         body = model.body.encoder if self.kind == "seq2seq" else model.body
         for batch in self.batches(texts):

@@ -2,6 +2,7 @@
 
 import html
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -251,3 +252,44 @@ def test_what_a_run_cannot_do_is_refused(kind, ask, told, make):
     run = load_run(make(kind, pos="nope"))
     with pytest.raises(UserError, match=told):
         ask(run)
+
+
+HOOKED = {
+    "learned": {},
+    "sinusoidal": dict(activation="relu"),
+    "alibi": {},
+    "nope": dict(tie=False),
+}
+HOOKED |= {"rope": dict(rope_share=0.5, rope_base=500.0)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pos", HOOKED)
+def test_a_hooked_model_gives_the_same(make, pos):
+    pytest.importorskip("transformer_lens", reason="the extra lens is not installed")
+    run = load_run(make(pos=pos, **HOOKED[pos]))
+    hooked = run.hooked()
+    logits, cache = hooked.run_with_cache(TEXT)
+    torch.testing.assert_close(logits, run.model(ids_of(run, TEXT)), atol=1e-5, rtol=1e-5)
+    for layer, weights in enumerate(run.attention(TEXT).weights):
+        np.testing.assert_allclose(cache["pattern", layer][0], weights, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_a_hooked_model_cannot_express_is_named(make):
+    pytest.importorskip("transformer_lens", reason="the extra lens is not installed")
+    for options, words in (
+        (dict(window=3, norm_first=False), "norm_first=False, window=3"),
+        (dict(pos="fire"), "pos=fire"),
+        (dict(pos="alibi", n_head=3, n_embd=12), "2, 4, 8, ... heads"),
+        (dict(build=dict(members=2)), "an ensemble"),
+    ):
+        run = load_run(make(name=words.split("=")[0], **options))
+        with pytest.raises(UserError, match=words):
+            run.hooked()
+
+
+def test_without_transformer_lens_a_hooked_model_says_so(make, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformer_lens", None)
+    with pytest.raises(UserError, match=r"\[lens\]"):
+        load_run(make()).hooked()
