@@ -8,6 +8,7 @@ of longer blocks (train-short-test-long) for runs with --eval-block, and mcnemar
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -17,9 +18,11 @@ import numpy as np
 import tyro
 from scipy import stats
 
+import data
 from data import name_of
 from data.files import write_text
-from lab import tables
+from data.tokenizer import encode
+from lab import load_run, tables
 from lab.figures import curves, save
 from lab.flags import MAY_CHANGE, main, require
 from lab.load import read_config, read_metrics, read_result
@@ -38,6 +41,8 @@ TESTS = """t-tests over seeds, of the mean log of perplexities or the accuracy o
 baseline has no seed and counts as a constant. p is about other seeds, not other test data, and is
 not corrected for the number of pairs. Classifiers: mcnemar.md has tests of single seeds."""
 UNTESTED = "No difference is tested: a test needs several, equal seeds in both rows that vary."
+INTERVALS = """95% bootstrap intervals of the mean over seeds, from 1,000 draws of the test rows or
+sentences: they are about other test data, not other seeds."""
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 
@@ -47,6 +52,7 @@ class Flags:
     out: str = "out/compare"  # folder of the tables and figures; older ones are replaced
     labels: str = ""  # one name per row, joined by commas; default: flags that differ, or folders
     together: bool = False  # also evaluate the classifiers as one, by their mean log-probability
+    intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 
 
 @dataclass
@@ -89,10 +95,20 @@ def compare(flags):
     write(out / "compare", names, rows, others, compare_seeds(rows + others, measured))
     draw(out / "compare", names, rows, others)
 
-    for path in (*out.glob("train-short-test-long.*"), out / "mcnemar.md"):
+    for path in (
+        *out.glob("train-short-test-long.*"),
+        *out.glob("intervals.*"),
+        out / "mcnemar.md",
+    ):
         path.unlink(missing_ok=True)  # of an earlier comparison
     if tests := compare_answers(rows + others):
         write_text(out / "mcnemar.md", tabulate(tests, f"{MCNEMAR}\n"))
+    if flags.intervals:
+        tests = [n for n in names if re.match("(perplexity|accuracy)/(?!(train|valid)$)", n)]
+        cells = [
+            [row.label, *(interval(row.runs, name) for name in tests)] for row in rows + others
+        ]
+        print(tables.write(out / "intervals", ["row", *map(heading, tests)], cells, INTERVALS))
     joint = {n for run in trained for n in run.result if n.startswith("joint@")}
     if len(joint) > 1:
         joint = sorted(joint, key=lambda name: int(name[6:]))
@@ -230,10 +246,46 @@ def write(stem, names, rows, others, tests):
     columns = [column(name, rows + others) for name in names]
     cells = [[row.label, *each] for row, *each in zip(rows + others, seeds, *columns)]
     cells[len(rows) : len(rows)] = [None] * bool(others)
-    parts = [re.split("[/@]", name) for name in names]
-    heads = [" ".join([METRICS[metric], *part]) for metric, *part in parts]
     more = tabulate(tests, TESTS) if tests else UNTESTED
-    print(tables.write(stem, ["row", "seeds", *heads], cells, CAPTION, 2, more))
+    print(tables.write(stem, ["row", "seeds", *map(heading, names)], cells, CAPTION, 2, more))
+
+
+def heading(name):
+    metric, *part = re.split("[/@]", name)
+    return " ".join([METRICS[metric], *part])
+
+
+def interval(runs, name):
+    """Return the interval of a number in words, "–" for one without test rows or sentences."""
+    found, rng, means = [hits_or_nats(run, name) for run in runs], np.random.default_rng(0), []
+    if any(each is None for each in found):
+        return "–"
+    n = len(found[0][0])
+    for _ in range(1000):
+        times = rng.multinomial(n, np.full(n, 1 / n))  # how often each is drawn
+        shares = [(times @ sums) / max(1, times @ counts) for sums, counts in found]
+        means.append(np.mean(np.exp(shares) if name.startswith("perplexity") else shares))
+    low, high = np.quantile(means, (0.025, 0.975)) * (1 if name.startswith("perplexity") else 100)
+    return f"{low:,.1f} to {high:,.1f}"
+
+
+def hits_or_nats(run, name):
+    """Return for each test row whether it is right and counts, or for each line of a test set the
+    nats of its tokens and their number; None if the run has neither."""
+    metric, _, part = name.partition("/")
+    if metric == "accuracy" and (run.folder / FILE).exists():
+        _, _, gold, predicted, _, seen = map(np.array, read_table(run.folder))
+        counts = {"test": np.ones(len(seen)), "seen": seen * 1, "unseen": 1 - seen}[part]
+        return (gold == predicted) * counts, counts
+    if metric == "perplexity" and run.config["kind"] == "lm":
+        opened, flags = load_run(run.folder), run.config["flags"]
+        lines = data.load(flags["data"]).tests[part]
+        tokens = [len(ids) for ids in encode(opened.tokenizer, [line + "\n" for line in lines])]
+        line_of = np.repeat(np.arange(len(lines)), tokens)[: flags["eval_test"] or None]
+        with redirect_stdout(None):  # the notes about the text
+            nats = [nats for _, nats in opened.losses("\n".join(lines))][: len(line_of)]
+        return np.bincount(line_of, nats), np.bincount(line_of)
+    return None
 
 
 def tabulate(tests, about):

@@ -8,7 +8,7 @@ import pytest
 from helpers import call, fails, succeed
 from scipy import stats
 
-from compare import Row, compare_answers, compare_seeds, group, read
+from compare import Row, compare_answers, compare_seeds, group, hits_or_nats, read
 from data.files import write_json
 from lab import figures, tables
 from lab.predictions import FILE, write_predictions
@@ -267,3 +267,22 @@ def test_a_mistake_costs_one_line_that_says_what_to_do(make):
     ):
         fails(call("compare", *names), *parts)
     assert not Path("out").exists()
+
+
+def test_intervals_over_test_rows_and_sentences(make, finished):
+    answers(make("a", "classifier", result={"accuracy/seen": 0.5}), *[0.9] * 12, *[0.1] * 6)
+    make("base", "baselines", {"accuracy/test": 0.5})
+    compared("a", "base", "--intervals")
+    text = Path("out/compare/intervals.md").read_text(encoding="utf-8")
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:4]]
+    found = dict(zip(cells[0], cells[2]))["accuracy (%) test"].split(" to ")
+    # Of 18 drawn rows, the number of right ones is binomial
+    expected = stats.binom.ppf((0.025, 0.975), 18, 12 / 18) / 18 * 100
+    assert list(map(float, found)) == pytest.approx(list(expected), abs=100 / 18 + 0.1)
+    assert cells[3][2] == "–"
+    run = read(finished("train_lm", "--eval-stride", "5"))
+    for name in ("perplexity/one", "perplexity/two"):
+        nats, counts = hits_or_nats(run, name)
+        assert len(nats) > 10 and math.exp(nats.sum() / counts.sum()) == pytest.approx(
+            run.result[name], rel=1e-5
+        )
