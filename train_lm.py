@@ -24,7 +24,7 @@ from data.text import find_task, read_text
 from data.tokenizer import BOS, UNK
 from lab import dist
 from lab.figures import BEST, curves, name_positions, save
-from lab.flags import TrainFlags, at_least, main, model_config, require, spelled, whole_numbers
+from lab.flags import TrainFlags, main, model_config, require, spelled, whole_numbers
 from lab.load import open_source
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw, perplexity
@@ -57,8 +57,6 @@ class Flags(TrainFlags):
         for name in task.of_texts if task else ["length"]:
             problem = f"--data {self.data} is {'a task' if task else 'a text'}; leave it out"
             require(getattr(self, name) == getattr(Flags, name), f"{spelled(name)}: {problem}")
-        at_least(self, 0, "eval_stride", "eval_test", "drop_words", "swap_words", "rare_unknown")
-        at_least(self, 1, "members", "eval_train", "length")
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
         lengths = whole_numbers(self.eval_block, "--eval-block") or [1]

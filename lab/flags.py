@@ -3,6 +3,7 @@ a field is a flag, its comment the help."""
 
 import dataclasses
 import errno
+import math
 import os
 import shlex
 import sys
@@ -22,18 +23,16 @@ from nets.positions import Rotary
 
 
 class Group:
-    """The base of all groups: checks the limits of their flags."""
+    """The base of all groups: checks the limits of their flags. Numbers are at least 0."""
 
-    AT_LEAST = dict(steps=0, warmup=0, decay=0, weight_decay=0, clip=0, window=0, vocab_size=0)
-    AT_LEAST |= dict(batch_size=1, eval_every=1, accumulate=1, block_size=2, n_layer=1, n_ffn=0)
-    AT_LEAST |= dict(lr=0, init_std=0, dropout=0, attn_dropout=0, valid=0)
-    AT_LEAST |= dict(rope_base=1, rope_factor=1, nope_every=0, random_positions=0)
-    AT_LEAST |= dict(attn_block=0, global_tokens=0, random_keys=0)
+    AT_LEAST = dict(batch_size=1, eval_every=1, eval_train=1, accumulate=1, block_size=2, n_layer=1)
+    AT_LEAST |= dict(members=1, epochs=1, length=1, rope_base=1, rope_factor=1, seed=-math.inf)
     BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
 
     def __post_init__(self):
-        for name, limit in self.AT_LEAST.items():
-            at_least(self, limit, *[name] * (getattr(self, name, None) is not None))
+        for name, value in vars(self).items():
+            if isinstance(value, int | float):
+                at_least(self, self.AT_LEAST.get(name, 0), name)
         for name in self.BELOW_1:
             require((getattr(self, name, 0) or 0) < 1, f"{spelled(name)}: must be below 1")
 
@@ -69,6 +68,8 @@ class CommonFlags(Architecture, RunFlags):
     def __post_init__(self):
         require(not (self.resume and not self.out), "--resume: name the run with --out RUN")
         require(not (self.resume and self.overwrite), "--resume and --overwrite: give one of them")
+        both = (self.rope_scale == "none") == (self.rope_factor == 1)
+        require(both, "--rope-scale, --rope-factor: give both, like yarn and 4")
         local, n = self.window or self.attn_block, self.random_positions
         added = self.global_tokens or self.random_keys
         require(local or not added, "--global-tokens, --random-keys: need --window or --attn-block")
