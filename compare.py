@@ -40,7 +40,8 @@ best epoch of the search, the rest the final model; seen rows are also in the tr
 TESTS = """t-tests over seeds, of the mean log of perplexities or the accuracy on all test rows. A
 baseline has no seed and counts as a constant. p is about other seeds, not other test data, and is
 not corrected for the number of pairs. Classifiers: mcnemar.md has tests of single seeds."""
-UNTESTED = "No difference is tested: a test needs several, equal seeds in both rows that vary."
+UNTESTED = """No difference is tested: a test needs perplexities or accuracies, which vary, of
+several, equal seeds in both rows."""
 INTERVALS = """95% bootstrap intervals of the mean over seeds, from 1,000 draws of the test rows or
 sentences: they are about other test data, not other seeds."""
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
@@ -285,7 +286,6 @@ def hits_or_nats(run, name):
         with redirect_stdout(None):  # the notes about the text
             nats = [nats for _, nats in opened.losses("\n".join(lines))][: len(line_of)]
         return np.bincount(line_of, nats), np.bincount(line_of)
-    return None
 
 
 def tabulate(tests, about):
@@ -300,7 +300,8 @@ def column(name, rows):
     lower, counted = name.startswith(("perplexity", "joint")), name == "parameters"
     values = [row.values(name) for row in rows]
     means = [np.mean(v) for v in values if v]
-    digits = 0 if counted else 2 if lower and min(means, default=0) < 10 else 1
+    digits = 2 if lower and min(means, default=0) < 10 else 1
+    digits = dict(parameters=0, pearson=3).get(name.partition("/")[0], digits)
     texts = [tables.spread(v[: 1 if counted else None], digits) if v else "–" for v in values]
     if len(means) < 2 or counted or name.endswith("/train"):  # which may be memorised
         return texts

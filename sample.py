@@ -57,7 +57,7 @@ def sample(flags):
     if Path(flags.file).suffix.lower() in (".tsv", ".csv"):  # 0, 1 and 2: the assignment's speakers
         names = {label: name for label, name in SPEAKERS.items() if name in classes}
         names |= {name: name for name in classes}
-        rows = read_rows(flags.file, set(names) or None, wanted="")
+        rows = read_rows(flags.file, set(names) or None, "", run.config["flags"].get("columns", ""))
         if names and not texts and "label" in rows[0]:
             labels = [classes.index(names[row["label"]]) for row in rows]
         kept = [name for name in rows[0] if name not in ("label", "text")]

@@ -25,7 +25,7 @@ from data.tokenizer import end_with_eos, train_tokenizer
 from lab import dist
 from lab.evaluation import in_words, report_predictions, report_scores, say_rows
 from lab.figures import curves, name_positions, save
-from lab.flags import CommonFlags, at_least, main, model_config, require
+from lab.flags import CommonFlags, main, model_config, require
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, load_weights
@@ -62,7 +62,6 @@ class Flags(CommonFlags):
 
     def __post_init__(self):
         super().__post_init__()
-        at_least(self, 1, "epochs", "batch_size")
         require(self.accumulate * dist.size() == 1, "--accumulate, torchrun: not for classifiers")
         start = self.encoder or self.init or not (self.untrained or self.tune == "all")
         require(start, "--tune all, --untrained: need --encoder or --init")
@@ -75,8 +74,6 @@ class Flags(CommonFlags):
         pairs |= dict(n_component=(0, 1000), head_dropout=(0.5, 0.0), balance=("weights", "prior"))
         given = {name: value for name, value in vars(self).items() if value is not None}
         vars(self).update({name: pair[frozen] for name, pair in pairs.items()} | given)
-        at_least(self, 0, "valid", "decay", "weight_decay")
-        at_least(self, 0, "n_hidden", "n_component", "head_dropout")
         known = ("last", "all", *map(str, range(n_layer + 1)))
         require(self.layers in known, f"--layers {self.layers}: must be one of {', '.join(known)}")
         require(frozen or not self.n_component, "--n-component: needs a frozen body; leave it out")
@@ -111,6 +108,8 @@ class Learner:
         if model.n_component:
             model.fit_projection(of["train"])
         self.features = {name: model.project(features) for name, features in of.items()}
+        if rows.labels.is_floating_point():  # the mean answer needs no training
+            torch.nn.init.constant_(model.head[-1].bias, rows.labels.mean())
         self.balance = [x.to(device) for x in rows.balance(options["n_class"], flags.balance)]
         self.optimizer = make_adamw(model, flags.lr, flags.weight_decay)
         self.per_epoch = -(-len(rows) // flags.batch_size)
@@ -159,7 +158,7 @@ def train(flags):
     more = dict(vocab_size=tokenizer.get_vocab_size())
     if is_pair and not flags.init and not (source and flags.tune == "frozen"):  # RoBERTa has none
         more["n_segment"] = 4 if flags.overlap else 2
-    config = model_config(flags, source, **more)
+    config = model_config(flags, source, causal=flags.causal, **more)
     parts = {"train": kept, "valid": held_out, "test": corpus.test_rows}
     sets = {name: Rows(rows, tokenizer, config.block_size) for name, rows in parts.items()}
     seen = torch.tensor(seen)  # (N,)

@@ -162,6 +162,7 @@ def measure_translations(model, examples, targets, tokenizer, device, flags, lan
 
 def train(flags):
     # Data: texts that get other gaps at every step, or pairs
+    require(not flags.random_positions, "--random-positions: only for train_lm.py and train_mlm.py")
     infill, remedy = flags.task == "infill", 'pip install -e ".[beyond]"'
     require(infill or find_spec("sacrebleu"), f"--task translate: BLEU needs sacrebleu; {remedy}")
     read, tokenizer, first, sets, given = read_examples(flags)

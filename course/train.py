@@ -31,6 +31,7 @@ def train(folder, script, flags):
     right = {function: f for name in EXERCISES for function, f in solutions(name).items()}
     put_in(SimpleNamespace(**right | yours))
     flags.out = flags.out or str(folder / f"{script.__name__}-{flags.pos}-{flags.seed}")
+    print("  note: the run is opened and resumed with our functions; yours are not kept in it")
     script.train(flags)
 
 

@@ -106,7 +106,9 @@ def read_rows(path, labels=None, wanted="label", columns=""):
     called = COLUMNS
     if columns:
         called = dict(zip(columns.lower().split(","), (wanted or "label", "text", "text2")))
-        if missing := called.keys() - {cell.lower() for cell in records[0][1]}:
+        missing = called.keys() - {cell.lower() for cell in records[0][1]}
+        called = called if wanted else COLUMNS | called
+        if missing and wanted:
             raise UserError(f"--columns {columns}: the header of {path} has no {missing.pop()}")
     names, header = ["label", "text"], [called.get(cell.lower(), cell) for cell in records[0][1]]
     if is_header := "text" in header:

@@ -83,7 +83,8 @@ def read_sentences(
         held = [torch.tensor(frame(own, ids.tolist())) for ids in held]
         return Sentences(text.name, own, train, held, train.numel(), 0, "", text.hash, {})
     found, vocabulary, read, note = load_parts(data, vocab_from, split)
-    texts = list(dict.fromkeys(found.texts()))  # a line of both files is read once per epoch
+    # A line of both files is read once per epoch; lines that follow each other stay as they are
+    texts = found.lines if last else list(dict.fromkeys(found.texts()))
     kept, held_out = hold_out(texts, valid, name=data)
     if last:
         kept, held_out = texts[: -len(held_out)], texts[-len(held_out) :]

@@ -56,12 +56,13 @@ def sweep(flags):
         name = re.sub(r"[^\w.=-]+", "-", "_".join(map("=".join, row.items())))
         jobs.append((name, script.removesuffix(".py").replace("/", "."), words))
         runs[name] = row
-    run_all(out, [jobs, [("compare", "compare", [out / name for name in runs])]], flags)
+    run_all(out, [jobs], flags)
     lines = [{"run": name} | row | compare.read(out / name).result for name, row in runs.items()]
     with open(out / "runs.csv", "w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, dict.fromkeys(name for line in lines for name in line))
         table.writeheader()
         table.writerows(lines)
+    run_all(out, [[("compare", "compare", [out / name for name in runs])]], flags)
     print((out / "compare" / "compare.md").read_text(encoding="utf-8"))
 
 

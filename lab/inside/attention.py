@@ -91,7 +91,7 @@ def head_means(views):
             if is_pair:
                 second = np.arange(len(view.words)) > view.words.index("[EOS]")
                 across, words = w * np.not_equal.outer(second, second), np.array(view.words)
-                pair = across, across * np.equal.outer(words, words)
+                pair = across, across * np.equal.outer(words, words) * (words != "[EOS]")
                 found[-1] = np.concatenate([found[-1], np.stack(pair).sum(-1)])
         return np.concatenate(found, -1).mean(-1).round(4)
 

@@ -117,6 +117,7 @@ def test_pairs_longer_than_a_block(pairs, tmp_path, monkeypatch):
     assert measured <= read_result(tmp_path / "run").keys()
     short = call("beyond.train_seq2seq", *argv, block_size=4, overwrite=True)
     fails(short, "--block-size 4: every training pair is longer")
+    fails(call("beyond.train_seq2seq", *argv, random_positions=40), "--random-positions: only")
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     fails(call("beyond.train_seq2seq", *argv), "needs sacrebleu", "[beyond]")
 

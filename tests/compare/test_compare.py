@@ -94,8 +94,10 @@ def test_the_best_of_a_column_is_bold_and_so_are_ties(make):
 
 
 def test_test_sets_have_any_name_and_a_folder_counts_once(make):
-    make("a", result={"perplexity/low": 5.0, "perplexity/high": 6.0, "pearson/test/low": 0.1})
+    numbers = {"perplexity/low": 5.0, "perplexity/high": 6.0}
+    make("a", result=numbers | {"pearson/test/low": 0.1, "pearson/valid": 0.2514})
     found = compared("a", "./a/")["a"]
+    assert found.pop("Pearson's r valid") == "0.251"
     assert (found["perplexity low"], found["perplexity high"]) == ("5.00", "6.00")
     assert not any("Pearson" in heading for heading in found)
 

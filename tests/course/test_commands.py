@@ -271,10 +271,11 @@ def test_right_functions_train_as_ours(pos, tmp_path, corpus, finished, ours_aga
 
 
 def test_a_wrong_function_changes_the_training(answers, corpus, finished, ours_again, judge_here):
+    ours = read_metrics(finished("train_lm", "--pos", "alibi"))[-1]
     answer(answers, "alibi", "causal_bias", "return torch.zeros(n_head, T, T)")
     said = succeed(call("course.train", answers, "--pos", "alibi", *TINY, data=corpus)).out
     assert "causal_bias  yours: causal_bias: bias[0, 0, 1] is 0, expected -inf" in said
-    ours = read_metrics(finished("train_lm", "--pos", "alibi"))[-1]
+    assert "yours are not kept" in said
     mine = read_metrics(answers / "train_lm-alibi-0")[-1]
     assert mine["perplexity/one"] != pytest.approx(ours["perplexity/one"], rel=1e-4)
 

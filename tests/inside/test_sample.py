@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import call, fails, succeed
 
+from data.files import read_json, write_json
 from data.tokenizer import SPECIAL
 from lab import load_run
 
@@ -114,6 +115,21 @@ def test_rows_without_labels_keep_their_further_columns(kind, n_answers, make, t
         ["7", "web", "this is"],
         ["8", "book", "the world"],
     ]
+
+
+@pytest.mark.parametrize("header", ["gold,first,second", "first,second", "text1,text2"])
+def test_columns_are_those_of_the_run(header, make, tmp_path):
+    """A file without them has usual names."""
+    folder = make("classifier")
+    config = read_json(folder / "config.json")
+    config["flags"]["columns"] = "gold,first,second"
+    write_json(folder / "config.json", config)
+    path, n = tmp_path / "mine.csv", header.count(",")
+    path.write_text(
+        header + "\n" + ",".join(["a"] * (n - 1) + ["small sentence", "we work"]), "utf-8"
+    )
+    out = succeed(call("sample", folder, file=path)).out
+    assert "small sentence [EOS] we work" in (folder / "answers.tsv").read_text("utf-8"), out
 
 
 def test_the_comment_of_a_thread_is_filled_given_its_ancestors(make):

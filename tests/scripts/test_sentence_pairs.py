@@ -117,7 +117,7 @@ def test_a_run_reads_pairs_as_in_training(causal, table, tmp_path):
     middle = view.words.index("[EOS]")
     n, found = len(view.words), [row for row in head_means([view]) if row["head"]]
     other = [(t, s) for t in range(n) for s in range(n) if (t > middle) != (s > middle)]
-    same = [(t, s) for t, s in other if view.words[t] == view.words[s]]
+    same = [(t, s) for t, s in other if view.words[t] == view.words[s] != "[EOS]"]
     for name, cells in ("across", other), ("match", same):
         weights = [np.array(view.weights)[:, :, t, s] for t, s in cells]  # each (L, H)
         share = sum(weights) / n
@@ -136,6 +136,9 @@ def test_scores_are_correlated_with_the_true_ones(tmp_path):
     assert result["pearson/test/low"] == pytest.approx(interval.low, abs=0.01)
     error = np.mean((np.array(true) - given) ** 2)
     assert result["squared_error/test"] == pytest.approx(error, rel=1e-3)
+    far = write(path, "score,text1,text2", lambda same: 1905.0 if same else 1902.0)  # years
+    again = train(far, tmp_path / "again", target="score", overlap=True, epochs=8, lr=0.01)
+    assert again["pearson/test"] == pytest.approx(result["pearson/test"], abs=0.1)
     assert math.isfinite(result["pearson/valid"]) and (tmp_path / "run" / "scatter.png").exists()
 
 

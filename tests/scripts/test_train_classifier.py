@@ -35,9 +35,9 @@ def share_right(loaded, rows):
     return pytest.approx(right.item() / len(rows))
 
 
-@pytest.mark.parametrize("how", [[], ["--causal"]])
+@pytest.mark.parametrize("how", [[], ["--causal"], ["--causal", "--pos", "fire"]])
 def test_the_result_is_that_of_the_rows_one_by_one(how, corpus, tmp_path):
-    done, result, loaded = run(corpus, tmp_path / "a", *how, pos="alibi")
+    done, result, loaded = run(corpus, tmp_path / "a", *(how or ["--pos", "alibi"]))
     rows = data.corpus.load(corpus).test_rows
     expected = [answer(loaded, text).softmax(0) for _, text in rows]
     classes, texts, gold, predicted, shares, seen = read_table(tmp_path / "a")

@@ -162,6 +162,7 @@ def test_vocab_from_another_corpus(corpus, tmp_path):
     (dict(eval_stride=13), "--eval-stride"),
     (dict(random_keys=2), "--random-keys: need --window or --attn-block"),
     (dict(random_positions=8), "--random-positions 8: at least --block-size"),
+    (dict(rope_scale="yarn"), "--rope-scale, --rope-factor: give both"),
     (dict(pos="rope", rope_share=0.1), "rope_share must be of 2 to 8 channels"),
     (dict(block_size=5000), "use a smaller block"),
     (dict(steps=-1), "must be at least 0"),

@@ -11,8 +11,8 @@ from helpers import TINY, call, fails, succeed
 import data.corpus
 import train_mlm
 from data.corpus import hold_out
-from data.sentences import pair_up
-from data.tokenizer import BOS, EOS, encode, load_tokenizer, word_starts
+from data.sentences import pair_up, read_sentences
+from data.tokenizer import BOS, EOS, UNK, encode, load_tokenizer, word_starts
 from lab.load import read_config, read_metrics, read_result, read_run
 from lab.run import Run
 
@@ -170,6 +170,14 @@ def test_next_sentences_follow_or_are_random():
         found = pair[len(first[0]) + 1 :].tolist()
         assert found == second if follow else found not in (second, first[0][1:])
     assert max(map(len, pairs)) <= 12
+
+
+def test_lines_that_repeat_keep_their_neighbours(tmp_path):
+    lines = [word for i in range(20) for word in ("so", f"line{i}")]
+    (tmp_path / "my.txt").write_text("\n".join(lines), "utf-8")
+    found = read_sentences(tmp_path / "my.txt", 8, valid=0.1, last=True)
+    ids = [int(text[1]) for text in found.train]  # "so" is also held out, so it is unknown
+    assert len(ids) > 20 and all((one == UNK) != (two == UNK) for one, two in zip(ids, ids[1:]))
 
 
 @pytest.mark.slow

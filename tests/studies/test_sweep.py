@@ -68,6 +68,14 @@ def test_every_combination_runs_once_and_stands_in_the_tables(corpus, tmp_path, 
     assert len(printed) == 8 and all(x.startswith("python -m train_lm ") for x in printed)
 
 
+def test_runs_that_cannot_be_compared_are_still_in_the_table(corpus, tmp_path, jobs_here):
+    jobs_here({})
+    flags = dict(command=f"baselines.py --data {corpus}", axes=("order=1,2",), jobs=1)
+    with pytest.raises(UserError, match="at least one run of a train_"):
+        sweep.sweep(sweep.Flags(**flags, out=str(tmp_path)))
+    assert (tmp_path / "runs.csv").read_text("utf-8").count("\norder=") == 2
+
+
 def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
     """The other job, which would take minutes, saves a checkpoint, and no further one starts."""
     stage = jobs(corpus, "long", steps=10**6)[0]
