@@ -1,6 +1,7 @@
 """RoBERTa against transformers: equal states and logits of random tiny models, in and out."""
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing may ask a network
 
-from helpers import call, succeed
+from helpers import ROOT, call, succeed
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE
 
@@ -221,3 +222,26 @@ def test_a_run_goes_out_and_in_again(finished, corpus, tmp_path):
     frozen, encoder = read_run(tmp_path / "frozen").model.body, read_run(run).model.body
     for a, b in zip(frozen.parameters(), encoder.parameters()):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.slow
+def test_a_name_is_read_from_the_local_cache(tmp_path):
+    """In a process of its own, since the hub's library reads its settings once."""
+    home = tmp_path / "hub" / "models--me--tiny"
+    write_folder(home / "snapshots" / "abc")
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("abc")
+    code = (
+        "from nets.roberta import load_roberta; print(load_roberta('NAME')[0].head.bias.tolist())"
+    )
+    environment = os.environ | {"HF_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code.replace("NAME", name)],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for name in ("me/tiny", str(home / "snapshots" / "abc"))
+    ]  # fmt: skip
+    assert found[0] == found[1] and len(found[0]) > 1000
+    with pytest.raises(UserError, match="--init me/other: is no RoBERTa"):
+        load_roberta("me/other")
