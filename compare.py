@@ -42,8 +42,9 @@ baseline has no seed and counts as a constant. p is about other seeds, not other
 not corrected for the number of pairs. Classifiers: mcnemar.md has tests of single seeds."""
 UNTESTED = """No difference is tested: a test needs perplexities or accuracies, which vary, of
 several, equal seeds in both rows."""
-INTERVALS = """95% bootstrap intervals of the mean over seeds, from 1,000 draws of the test rows or
-sentences: they are about other test data, not other seeds."""
+INTERVALS = (
+    "95% bootstrap intervals of means over seeds: for other test rows or sentences, not seeds."
+)
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 

@@ -19,7 +19,7 @@ import json
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer, normalizers, processors
 
 from data.files import UserError
 from data.tokenizer import SPECIAL
@@ -118,10 +118,15 @@ def renamed(tokenizer, tokens, names, around):
     for token in file["added_tokens"]:
         content = token["content"]
         token |= {"id": ids[content], "content": names.get(content, content)}
-        token |= dict(lstrip=True, rstrip=True) if token["content"] == "[EOS]" else {}  # of pairs
+        pairs = dict(lstrip=True, rstrip=True, normalized=True)  # found after the normalizer
+        token |= pairs if token["content"] == "[EOS]" else {}
     file |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(file))
     if around:
         pieces = [(name, tokenizer.token_to_id(name)) for name in around if name != "$A"]
         tokenizer.post_processor = processors.TemplateProcessing(around, special_tokens=pieces)
+    if "[EOS]" in around:  # RoBERTa separates the sentences of a pair twice
+        twice = normalizers.Replace(" [EOS] ", "[EOS][EOS]")
+        own = [tokenizer.normalizer] if tokenizer.normalizer else []
+        tokenizer.normalizer = normalizers.Sequence([*own, twice])
     return tokenizer

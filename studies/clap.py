@@ -81,13 +81,9 @@ def study(flags):
             words = [*common, *ALL[name].split(), *options(seed=seed)]
             jobs.append((f"{name}-{seed}", "train_mlm", words))
             folders[name].append(out / f"{name}-{seed}")
-    chosen = {"compare": [name for name in names if name in CONFIGURATIONS], "compare-all": names}
-    looks = []
-    for look, of in chosen.items():
-        runs = [folder for name in of for folder in folders[name]]
-        looks += [(look, "compare", runs + options(labels=",".join(of)))] if of else []
-    run_all(out, [jobs, looks], flags)
-    print((out / looks[-1][0] / "compare.md").read_text(encoding="utf-8"))
+    words = [*(run for name in names for run in folders[name]), "--labels", ",".join(names)]
+    run_all(out, [jobs, [("compare", "compare", words)]], flags)
+    print((out / "compare" / "compare.md").read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

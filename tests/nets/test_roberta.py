@@ -111,8 +111,12 @@ def test_the_second_of_two_sentences_is_read_as_a_first_one(tmp_path):
     """As transformers' tokenizer(a, b): no space belongs to either."""
     write_folder(tmp_path)
     _, tokenizer = load_roberta(tmp_path)
+    pair = trained_tokenizer().encode("hope", "a gulf")
     (both,), (a,), (b,) = (encode(tokenizer, [t]) for t in ("hope [EOS] a gulf", "hope", "a gulf"))
-    assert both == [*a, EOS, *b]
+    assert both == [*a, EOS, EOS, *b]  # as theirs, <s> a </s></s> b </s>
+    assert [OURS.get(token, token) for token in pair.tokens] == [
+        "[BOS]", *map(tokenizer.id_to_token, both), "[EOS]"
+    ]  # fmt: skip
 
 
 def test_a_folder_without_an_lm_head_has_a_body(tmp_path):

@@ -62,7 +62,7 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
         assert not model["norm_first"]
         assert read_json(tmp_path / f"{name}-1" / "result.json")["step"] == 5
     assert (tmp_path / "compare" / "compare.png").exists()
-    table = read(tmp_path / "compare-all" / "compare.md")
+    table = read(tmp_path / "compare" / "compare.md")
     assert all(f"| {name} " in table for name in expected)
 
 
