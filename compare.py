@@ -40,11 +40,8 @@ best epoch of the search, the rest the final model; seen rows are also in the tr
 TESTS = """t-tests over seeds, of the mean log of perplexities or the accuracy on all test rows. A
 baseline has no seed and counts as a constant. p is about other seeds, not other test data, and is
 not corrected for the number of pairs. Classifiers: mcnemar.md has tests of single seeds."""
-UNTESTED = """No difference is tested: a test needs perplexities or accuracies, which vary, of
-several, equal seeds in both rows."""
-INTERVALS = (
-    "95% bootstrap intervals of means over seeds: for other test rows or sentences, not seeds."
-)
+UNTESTED = "No difference is tested: it needs perplexities or accuracies of several, equal seeds."
+INTERVALS = "95% bootstrap intervals of means over seeds, for other test rows or sentences."
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 
