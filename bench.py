@@ -3,8 +3,8 @@
     python bench.py --sizes base --lengths 128 512 2048  # `make bench` installs transformers too
 
 Each model trains in turns with poslab's learned positions on the same batches: "x ours" is the
-median ratio of two turns; on a GPU in bfloat16, else of CPU time on one thread. Memory: the peak
-while a model is built and trained for two steps; on a CPU, this needs Linux.
+median ratio of two turns; on a GPU in bfloat16 and compiled, else of CPU time on one thread.
+Memory: the peak while a model is built and trained for two steps; on a CPU, this needs Linux.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ import torch
 import torch.nn as nn
 
 from lab.flags import main
-from lab.machine import autocast, set_up_device
+from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import make_adamw
 from model import POSITIONS, Config, Decoder, Encoder, LanguageModel
 
@@ -90,6 +90,8 @@ def contestant(build, size, task, device):
     torch.manual_seed(0)
     batches = [[part.to(device) for part in batch] for batch in make_batches(size, task)]
     model, loss_of = build(size, task)
+    if device.type == "cuda":
+        compile_blocks(model) if isinstance(model, LanguageModel) else model.compile()
     optimizer = make_adamw(model.to(device), 1e-4, 0.01)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
 

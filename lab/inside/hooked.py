@@ -36,9 +36,7 @@ def to_hooked(run):
     words = body.positions.embed(x[:, None], i[:1])[:, 0] - vectors[0]  # (V, C)
     weights = {"embed.W_E": words, "unembed.W_U": model.head.words.weight.T}
     weights |= {"unembed.b_U": model.head.bias, "ln_final.w": body.norm.weight}
-    weights["ln_final.b"] = body.norm.bias
-    if kind == "standard":
-        weights["pos_embed.W_pos"] = vectors
+    weights |= {"ln_final.b": body.norm.bias, "pos_embed.W_pos": vectors}
     for n, block in enumerate(body.blocks):
         own, attention, forward = {}, block.attention, block.feed_forward
         for letter, w, b in zip("QKV", attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3)):
@@ -62,7 +60,7 @@ def to_hooked(run):
         rotary_base=c.rope_base, rotary_adjacent_pairs=False, device=str(run.device),
     )  # fmt: skip
     hooked = HookedTransformer(shape, PreTrainedTokenizerFast(**tokenizer))
-    hooked.load_state_dict(weights, strict=False)  # beside weights, it has tables of its own
+    hooked.load_state_dict(weights, strict=False)  # it has tables of its own, and may lack W_pos
     with torch.no_grad():
         ids = torch.arange(T, device=run.device)[None] % c.vocab_size
         if not torch.allclose(hooked(ids), model(ids), atol=1e-3):
