@@ -32,7 +32,7 @@ def load_labelled(name, target="class", columns=""):
     if target == "score":
         found = replace(found, classes=[], **(found.scored or dict(rows=[])))
     if not (found.rows and found.test_rows):
-        remedy = "give a .tsv, a .csv, or a folder with train_CLS.tsv and test_CLS.tsv"
+        remedy = "give a .csv, hf:NAME:text=COLUMN,label=COLUMN, or a folder with train_CLS.tsv"
         remedy += "; for --target score, with a column score" * (target == "score")
         raise UserError(f"--data {name}: no labelled rows to train and test on; {remedy}")
     return found

@@ -37,7 +37,7 @@ def read(folder):
     corpus = Corpus(folder.resolve().name)
     text, table = folder / "train_LM.txt", folder / "train_CLS.tsv"
     if not (text.exists() or table.exists()):
-        raise UserError(f"{folder}: holds neither {text.name} nor {table.name}; check the folder")
+        raise UserError(f"{folder}: holds neither {text.name} nor {table.name}; try hf:{folder}")
     if text.exists():
         corpus.lines = read_non_empty_lines(text)
         for path in sorted(folder.glob("test_LM_*.txt")):

@@ -64,6 +64,6 @@ def to_hooked(run):
     with torch.no_grad():
         ids = torch.arange(T, device=run.device)[None] % c.vocab_size
         if not torch.allclose(hooked(ids), model(ids), atol=1e-3):
-            reason = "its ALiBi is for 2, 4, 8, ... heads, and it has no edits of model.py"
+            reason = "it has no edits of model.py, and its ALiBi is for 2, 4, 8, ... heads"
             raise UserError(f"{run.folder}: TransformerLens gives other logits; {reason}")
     return hooked.eval()

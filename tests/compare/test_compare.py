@@ -9,7 +9,7 @@ from helpers import call, fails, succeed
 from scipy import stats
 
 from compare import Row, compare_answers, compare_seeds, group, hits_or_nats, read
-from data.files import write_json
+from data.files import UserError, write_json
 from lab import figures, tables
 from lab.predictions import FILE, write_predictions
 
@@ -277,7 +277,7 @@ def test_intervals_over_test_rows_and_sentences(make, finished):
     compared("a", "base", "--intervals")
     text = Path("out/compare/intervals.md").read_text(encoding="utf-8")
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:4]]
-    found = dict(zip(cells[0], cells[2]))["accuracy (%) test"].split(" to ")
+    found = dict(zip(cells[0], cells[2]))["accuracy/test"].split(" to ")
     # Of 18 drawn rows, the number of right ones is binomial
     expected = stats.binom.ppf((0.025, 0.975), 18, 12 / 18) / 18 * 100
     assert list(map(float, found)) == pytest.approx(list(expected), abs=100 / 18 + 0.1)
@@ -288,3 +288,6 @@ def test_intervals_over_test_rows_and_sentences(make, finished):
         assert len(nats) > 10 and math.exp(nats.sum() / counts.sum()) == pytest.approx(
             run.result[name], rel=1e-5
         )
+    run.result["perplexity/one"] *= 1.1  # of other code
+    with pytest.raises(UserError, match="another perplexity"):
+        hits_or_nats(run, "perplexity/one")

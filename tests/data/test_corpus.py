@@ -37,7 +37,7 @@ def test_a_folder_in_the_assignments_form(corpus, tmp_path):
         data.load(folder)
     (folder / "train_LM.txt").unlink()
     assert not data.load(folder).lines and len(data.load(folder).rows) == 40
-    with pytest.raises(UserError, match="neither train_LM.txt nor train_CLS.tsv; check"):
+    with pytest.raises(UserError, match="neither train_LM.txt nor train_CLS.tsv; try hf:"):
         data.load(tmp_path)
 
 
