@@ -93,7 +93,7 @@ def test_a_mistake_names_the_line_and_the_remedy(name, text, message, tmp_path):
 
 
 def test_labels_in_the_wrong_column_and_too_few_rows_are_refused(tmp_path):
-    with pytest.raises(UserError, match="--data toy-pairs: no labelled rows .*; give a .tsv"):
+    with pytest.raises(UserError, match="--data toy-pairs: no labelled rows .*; give a .csv"):
         load_labelled("toy-pairs")
     path = write(tmp_path / "a.tsv", "", [(text, label) for label, text in SENTENCES])
     with pytest.raises(UserError, match="20 labels in 20 rows, expected .*; check which column"):
