@@ -130,8 +130,8 @@ def collect(out, size, seeds):
     groups["text"] = {"causal": causal, "masked": column("masked", "perplexity/valid")}
     probes = {}
     for label in ROWS:
-        (runs,) = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
-        probes[label] = [run["probe"]["trained"][-1] for run in runs]
+        found = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
+        probes[label] = [run["probe"]["trained"][-1] for runs in found for run in runs]
     time = column("lm", "cpu_seconds", 1 / base["cpu_seconds"])
     sizes = {label: n[:1] for label, n in column("lm", "parameters", 1 / 1000).items()}
     return groups | {"beside": {"probe": probes, "time": time, "parameters (1,000)": sizes}}
