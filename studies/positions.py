@@ -120,7 +120,7 @@ def collect(out, size, seeds):
             found[label] = [factor * result[key] for result in results if key in result]
         return {label: values for label, values in found.items() if values}
 
-    groups, T, base = {}, size["long"]["block_size"], compare.read(out / "lm-learned-0").result
+    groups, T = {}, size["long"]["block_size"]
     for task, how in size["tasks"].items():
         n = how.get("length", TASKS[task].length)
         lengths = [round(n * times) for times in TASKS[task].tests if times >= 1]
@@ -132,7 +132,7 @@ def collect(out, size, seeds):
     for label in ROWS:
         found = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
         probes[label] = [run["probe"]["trained"][-1] for runs in found for run in runs]
-    time = column("lm", "cpu_seconds", 1 / base["cpu_seconds"])
+    time = column("lm", "cpu_seconds", 1 / np.mean(column("lm", "cpu_seconds")["learned"]))
     sizes = {label: n[:1] for label, n in column("lm", "parameters", 1 / 1000).items()}
     return groups | {"beside": {"probe": probes, "time": time, "parameters (1,000)": sizes}}
 

@@ -103,7 +103,7 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     assert row("texts", "rotary")[4] == cell("lm-rotary", of_both_tests(""))
     assert row("texts", "rotary")[5] == cell("masked-rotary", lambda r: r["perplexity/valid"])
     assert row("texts", "learned")[1:4] == ["–"] * 3 and row("texts", "FIRE")[5] == "–"
-    assert row("texts", "learned")[7].startswith("1.0")
+    assert row("texts", "learned")[7].startswith("1.00 ±")
     assert row("stretched", "stretched, yarn")[2] == cell("long-yarn", of_both_tests("@32"))
     assert read_json(tmp_path / "long-dropped-0" / "config.json")["model"]["pos"] == "nope"
     assert (tmp_path / "heatmap.png").stat().st_size > 5000
