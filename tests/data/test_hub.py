@@ -28,6 +28,7 @@ def folder(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["parquet", "csv", "json"])
 def test_forms_of_a_folder(folder, form):
     found = load(folder(form, SPLITS) + ":label=stars")
