@@ -90,8 +90,10 @@ def contestant(build, size, task, device):
     torch.manual_seed(0)
     batches = [[part.to(device) for part in batch] for batch in make_batches(size, task)]
     model, loss_of = build(size, task)
-    if device.type == "cuda":
-        compile_blocks(model) if isinstance(model, LanguageModel) else model.compile()
+    if device.type == "cuda" and isinstance(model, LanguageModel):
+        compile_blocks(model)
+    elif device.type == "cuda":
+        model.compile()
     optimizer = make_adamw(model.to(device), 1e-4, 0.01)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
 

@@ -42,6 +42,7 @@ baseline has no seed and counts as a constant. p is about other seeds, not other
 not corrected for the number of pairs. Negative: the first is lower. Classifiers: mcnemar.md."""
 UNTESTED = "No difference is tested: it needs perplexities or accuracies of several, equal seeds."
 INTERVALS = "95% bootstrap intervals of means over seeds, for other test data: no test of rows."
+HIT = "accuracy/test", "accuracy/seen", "accuracy/unseen"  # of the rows of predictions.tsv
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 
@@ -94,19 +95,14 @@ def compare(flags):
     write(out / "compare", names, rows, others, compare_seeds(rows + others, measured))
     draw(out / "compare", names, rows, others)
 
-    for path in (
-        *out.glob("train-short-test-long.*"),
-        *out.glob("intervals.*"),
-        out / "mcnemar.md",
-    ):
-        path.unlink(missing_ok=True)  # of an earlier comparison
+    for pattern in "train-short-test-long.*", "intervals.*", "mcnemar.md":
+        for path in out.glob(pattern):
+            path.unlink()  # of an earlier comparison
     if tests := compare_answers(rows + others):
         write_text(out / "mcnemar.md", tabulate(tests, f"{MCNEMAR}\n"))
     if flags.intervals:
         tests = [n for n in names if re.match("(perplexity|accuracy)/(?!(train|valid)$)", n)]
-        cells = [
-            [row.label, *(interval(row.runs, name) for name in tests)] for row in rows + others
-        ]
+        cells = [[row.label, *(interval(row.runs, n) for n in tests)] for row in rows + others]
         print(tables.write(out / "intervals", ["row", *tests], cells, INTERVALS))
     joint = {n for run in trained for n in run.result if n.startswith("joint@")}
     if len(joint) > 1:
@@ -256,12 +252,12 @@ def interval(runs, name):
     found, rng, means = [hits_or_nats(run, name) for run in runs], np.random.default_rng(0), []
     if any(each is None for each in found):
         return "–"
-    n = len(found[0][0])
+    n, is_share = len(found[0][0]), name.startswith("accuracy")
     for _ in range(1000):
         times = rng.multinomial(n, np.full(n, 1 / n))  # how often each is drawn
         shares = [(times @ sums) / max(1, times @ counts) for sums, counts in found]
-        means.append(np.mean(np.exp(shares) if name.startswith("perplexity") else shares))
-    low, high = np.quantile(means, (0.025, 0.975)) * (1 if name.startswith("perplexity") else 100)
+        means.append(100 * np.mean(shares) if is_share else np.mean(np.exp(shares)))
+    low, high = np.quantile(means, (0.025, 0.975))
     return f"{low:,.1f} to {high:,.1f}"
 
 
@@ -269,7 +265,7 @@ def hits_or_nats(run, name):
     """Return for each test row whether it is right and counts, or for each line of a test set the
     nats of its tokens and their number; None if the run has neither."""
     metric, _, part = name.partition("/")
-    if metric == "accuracy" and (run.folder / FILE).exists():
+    if name in HIT and (run.folder / FILE).exists():
         _, _, gold, predicted, _, seen = map(np.array, read_table(run.folder))
         counts = {"test": np.ones(len(seen)), "seen": seen * 1, "unseen": 1 - seen}[part]
         return (gold == predicted) * counts, counts

@@ -35,9 +35,10 @@ def read(name):
     wrong = [f"{k}={n}" for k, n in called.items() if k not in NAMES or n not in kinds]
     usual = [(COLUMNS.get(n.lower()), n) for n in kinds]
     usual += [("label", n) for n in kinds if hasattr(kinds[n], "names")]
-    usual += [("text", n) for n in kinds if getattr(kinds[n], "dtype", "") == "string"]
+    types = {n: str(getattr(kind, "dtype", "")) for n, kind in kinds.items()}  # lists have none
+    usual += [("text", n) for n in kinds if types[n] == "string"]
     for what, n in usual:
-        what = "score" if what == "label" and "float" in kinds[n].dtype else what
+        what = "score" if what == "label" and "float" in types[n] else what
         if what and n not in called.values():
             called.setdefault(what, n)
     if wrong or "text" not in called:

@@ -118,8 +118,8 @@ def renamed(tokenizer, tokens, names, around):
     for token in file["added_tokens"]:
         content = token["content"]
         token |= {"id": ids[content], "content": names.get(content, content)}
-        pairs = dict(lstrip=True, rstrip=True, normalized=True)  # found after the normalizer
-        token |= pairs if token["content"] == "[EOS]" else {}
+        if token["content"] == "[EOS]":  # of pairs; found after the normalizer
+            token |= dict(lstrip=True, rstrip=True, normalized=True)
     file |= {"truncation": None, "padding": None, "post_processor": None}
     tokenizer = Tokenizer.from_str(json.dumps(file))
     if around:

@@ -116,9 +116,7 @@ def is_finished(path, words):
         require(typed(words) in config["command"], problem + "delete that folder")
         finished = (path / "result.json").exists()
         if finished and config["code"] != code_hash(ROOT / f"{words[0].replace('.', '/')}.py"):
-            print(
-                f"note: {path} was made by other code, {config['revision']}; to repeat, delete it"
-            )
+            print(f"note: {path} was made by other code; delete it to repeat")
         return finished
     # Figures and measurements are made again after their runs, or of other runs
     log, runs = log_of(path), [Path(word) / "result.json" for word in words]

@@ -26,9 +26,10 @@ def to_hooked(run):
     positions, kind = type(body.positions), "standard"  # vectors added to those of the words
     if positions.turn is not NoPE.turn or positions.bias is not NoPE.bias:
         kind = "alibi" if positions is ALiBi else "rotary" if c.pos == "rope" else ""
-    if others or not kind or hasattr(model, "members"):
-        what = ", ".join(others) or f"pos={c.pos}" if not kind or others else "an ensemble"
-        raise UserError(f"{run.folder}: TransformerLens cannot express {what}")
+    others += [] if kind else [f"pos={c.pos}"]
+    others += ["an ensemble"] if hasattr(model, "members") else []
+    if others:
+        raise UserError(f"{run.folder}: TransformerLens cannot express {', '.join(others)}")
 
     H, D, T, x = c.n_head, c.n_embd // c.n_head, c.block_size, body.embedding.weight
     i = torch.arange(T, device=x.device)

@@ -272,12 +272,15 @@ def test_a_mistake_costs_one_line_that_says_what_to_do(make):
 
 
 def test_intervals_over_test_rows_and_sentences(make, finished):
-    answers(make("a", "classifier", result={"accuracy/seen": 0.5}), *[0.9] * 12, *[0.1] * 6)
+    numbers = {"accuracy/seen": 0.5, "accuracy/new": 0.5}  # new: of pairs, not in the rows
+    answers(make("a", "classifier", result=numbers), *[0.9] * 12, *[0.1] * 6)
     make("base", "baselines", {"accuracy/test": 0.5})
     compared("a", "base", "--intervals")
     text = Path("out/compare/intervals.md").read_text(encoding="utf-8")
     cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()[:4]]
-    found = dict(zip(cells[0], cells[2]))["accuracy/test"].split(" to ")
+    of_a = dict(zip(cells[0], cells[2]))
+    found = of_a["accuracy/test"].split(" to ")
+    assert of_a["accuracy/new"] == "–"
     # Of 18 drawn rows, the number of right ones is binomial
     expected = stats.binom.ppf((0.025, 0.975), 18, 12 / 18) / 18 * 100
     assert list(map(float, found)) == pytest.approx(list(expected), abs=100 / 18 + 0.1)

@@ -53,6 +53,10 @@ def test_pairs_and_scores(folder):
     found = load(folder("json", {"train": rows}))
     assert (0.5, "a [EOS] b 2") in found.scored["rows"] + found.scored["test_rows"]
     assert len(found.scored["test_rows"]) == 4
+    with pytest.raises(UserError, match="20 labels in 20 rows"):  # several per text
+        load(
+            folder("parquet", {"train": [{"text": f"a {i}", "labels": [i, 2]} for i in range(20)]})
+        )
 
 
 def test_what_cannot_be_read_is_named(folder):
