@@ -184,7 +184,7 @@ def choose_flex(body, positions, T, mask):
     width = config.n_embd // config.n_head  # others cannot be compiled
     if T < LONG or dropout or not 16 <= width <= 256 or not compiled(device):
         return None
-    score, here = positions.flex(), torch.zeros(1, device=device)
+    score, here = positions.flex(), torch.arange(1, device=device)
     if score is None:
         biased = positions.reads_content or positions.bias(None, None, here, here) is not None
         if biased or not config.window:
