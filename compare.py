@@ -26,7 +26,7 @@ from lab import load_run, tables
 from lab.figures import curves, save
 from lab.flags import MAY_CHANGE, main, require
 from lab.load import read_config, read_metrics, read_result
-from lab.predictions import FILE, average_predictions, read_table
+from lab.predictions import FILE, read_table
 from model import POSITIONS
 
 # Columns in this order, and their headings. joint: all test sets together, by length of the blocks
@@ -51,7 +51,6 @@ class Flags:
     runs: tyro.conf.Positional[list[str]]  # run folders, also of baselines.py, in table order
     out: str = "out/compare"  # folder of the tables and figures; older ones are replaced
     labels: str = ""  # one name per row, joined by commas; default: flags that differ, or folders
-    together: bool = False  # also evaluate the classifiers as one, by their mean log-probability
     intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 
 
@@ -85,8 +84,6 @@ def compare(flags):
         name = f"naive Bayes, split={run.settings['split']}".removesuffix(", split=full")
         others.append(Row(f"{run.settings['order']}-gram" if kind == "lm" else name, [run]))
     out.mkdir(parents=True, exist_ok=True)
-    if flags.together:
-        others.insert(0, answer_together(rows, out))
     found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
     found = [n for n in found if "@" not in n and n.count("/") < 2]  # without intervals
     names = [n for m in METRICS for n in found if n.partition("/")[0] == m]
@@ -130,7 +127,7 @@ def read(folder):
 def configuration(config):
     """Return the settings that make a row, with those of the run it began from, and the seed."""
     flags, seed = config["flags"], str(config["flags"].get("seed", ""))  # "": a baseline
-    ignored = MAY_CHANGE | {"seed", "eval_block"}
+    ignored = {*MAY_CHANGE, "seed", "eval_block"}
     settings = {name: value for name, value in flags.items() if name not in ignored}
     settings["data"] = name_of(flags["data"])
     for name in ("encoder", "init_from"):
@@ -178,23 +175,6 @@ def differences(settings):
         return POSITIONS[value].label if known else f"{name.replace('_', '-')}={value}"
 
     return [", ".join(spell(n, each[n]) for n in names if n in each) for each in settings]
-
-
-def answer_together(rows, out):
-    """Return a Row of what all rows answer together by seed, or a single row with all its seeds."""
-    trained, found = [run for row in rows for run in row.runs], []
-    for seed in dict.fromkeys(run.seed if len(rows) > 1 else "" for run in trained):
-        asked = [run for run in trained if seed in ("", run.seed)]
-        if len(asked) >= max(2, len(rows)):
-            folder = out / re.sub(r"\W+", "-", f"together-{seed}").strip("-")
-            folder.mkdir(parents=True, exist_ok=True)
-            answers = average_predictions([run.folder for run in asked])
-            answers.write(folder)
-            scores = answers.scores() | answers.accuracies()
-            seed = seed or ", ".join(run.seed for run in asked)
-            found.append(SimpleNamespace(folder=folder, result=scores, seed=seed))
-    require(found, "--together: give runs with the same seeds, or several seeds of one")
-    return Row("together", found)
 
 
 def compare_seeds(rows, names):

@@ -204,21 +204,6 @@ def test_runs_of_one_seed_have_no_verdict(make):
     assert not beside.exists()  # of the comparison before
 
 
-def test_classifiers_answer_together(make):
-    """Each is wrong on two rows but unsure there, so together they are right on all four."""
-    for name, pos, shares in ("a", "alibi", [0.9, 0.45, 0.9, 0.3]), ("b", "nope", [0.45, 0.9] * 2):
-        for seed in (0, 1):
-            answers(make(f"{name}{seed}", "classifier", pos=pos, seed=seed), *shares)
-    rows = compared("a0", "a1", "b0", "b1", "--together")
-    assert list(rows) == ["ALiBi", "NoPE", "together"]
-    assert rows["together"]["accuracy (%) test"] == "**100.0** ± 0.0"
-    assert Path("out/compare/together-1", FILE).exists()
-    alone = compared("b0", "b1", "--together")  # all seeds of one row
-    assert alone["together"]["accuracy (%) unseen"] == "**100.0**"
-    fails(call("compare", "a0", "b1", "--together"), "--together", "same seeds")
-    fails(call("compare", "a0", "--together"), "--together", "several seeds")
-
-
 def test_longer_blocks_have_a_table_and_a_test(make):
     names = ("ada", "bruno", "ada@64", "bruno@64", "train@64", "ada@128", "bruno@128")
     tokens = {"tokens/ada": 50, "tokens/bruno": 100, "tokens/train": 9}
