@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from data.batching import send
 from nets.attention import Attention, choose_flex, shared_bias
-from nets.loss import LinearCrossEntropySum, linear_cross_entropy
+from nets.loss import LinearCrossEntropySum, linear_cross_entropy, not_ignored
 
 
 # ------------------------------------------------------------------------------------ 1. Config
@@ -306,8 +306,8 @@ class Transformer(nn.Module):
             args[every - 1 :: every] = [read_with(NoPE(config, self.causal))] * (n // every)
         cross = {} if memory is None else dict(memory=memory, need_weights=need_weights)
         if memory_mask is not None:
-            zeros = x.new_zeros(len(x), 1, 1, memory.size(1))  # (B, 1, 1, S)
-            cross["bias"] = zeros.masked_fill(~memory_mask[:, None, None], -math.inf)
+            hides = x.new_zeros(()).masked_fill(~memory_mask[:, None, None], -math.inf)
+            cross["bias"] = hides  # (B, 1, 1, S)
         return x, args, cross, past or [None] * n
 
     def token_vectors(self, idx):
@@ -375,7 +375,7 @@ class LanguageModel(nn.Module):
         """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not negative.
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7)."""
         targets = targets.view_as(idx).flatten()
-        picked = (targets >= 0).nonzero().squeeze(1)  # (N,), on the CPU: no GPU sync
+        picked = not_ignored(targets)  # (N,), on the CPU: no GPU sync
         targets, picked = send(targets[picked], idx.device), send(picked, idx.device)
         h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
         return compute(*self.head.project(h), targets, smoothing)

@@ -25,14 +25,14 @@ from data.labelled import read_rows
 from data.text import find_task
 from data.tokenizer import is_word_level
 from lab import load_run
-from lab.flags import at_least, main, require
+from lab.flags import Group, main, require
 from lab.load import read_config
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
 
 
 @dataclass
-class Flags:
+class Flags(Group):
     run: Positional[str]  # run folder of a training script
     text: UseAppendAction[list[str]] = field(default_factory=list)  # to answer; may be repeated
     file: str = ""  # more texts, one per line, or rows (.tsv, .csv); -: standard input
@@ -46,8 +46,6 @@ class Flags:
 
 
 def sample(flags):
-    at_least(flags, 0, "temperature", "top_k", "threads")
-    at_least(flags, 1, "samples", "tokens")
     width = read_config(flags.run)["model"]["n_embd"]
     device = set_up_device(flags.device, flags.threads, flags.seed, width)
     run = load_run(flags.run, device=device)

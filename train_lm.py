@@ -35,6 +35,7 @@ from model import POSITIONS, Decoder, LanguageModel
 @dataclass
 class Flags(TrainFlags):
     members: int = 1  # models trained independently and averaged
+    graph: bool = False  # record a step on CUDA and replay it, which makes small models fast
     tie: bool = True  # the output layer shares the word embeddings
     anchor: bool = False  # begin every block with [BOS], in training and evaluation
     valid: float = 0.0  # share of the lines held out to choose the best step
@@ -142,7 +143,30 @@ def train(flags):
     if len(sets) == 1:
         run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
 
+    def update(x, y, n_tokens, lr):  # x, y (n_rows, T)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad()
+        total = 0.0
+        # All rows at once, unless several processes or --accumulate split them
+        parts = dist.micro_batches(y, flags.accumulate, flags.seed, step, flags.members)
+        for rows, targets in parts:
+            with autocast(flags.dtype, device):
+                nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
+                loss = nats / n_tokens
+            loss.backward()
+            total += loss.detach()
+        dist.sum_gradients(model)
+        for member in getattr(model, "members", [model]):
+            clip_grad_norm_(member.parameters(), flags.clip or math.inf)
+        optimizer.step()
+        return total / flags.members
+
     # Loop
+    if flags.graph:
+        from lab.graph import Graph
+
+        update = Graph(update, device, flags.accumulate)
     keys = {name: f"{text.metric}/{name}" for name in sets}
     monitor = "perplexity/valid" if "valid" in sets else ""
     n_rows = flags.members * flags.batch_size
@@ -168,23 +192,8 @@ def train(flags):
         every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
         x[::every, 0] = BOS  # so that the model learns how a prompt begins
         n_tokens = int((y >= 0).sum()) // flags.members  # to predict
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
-        optimizer.zero_grad()
-        total = 0.0
-        # All rows at once, unless several processes or --accumulate split them
-        parts = dist.micro_batches(y, flags.accumulate, flags.seed, step, flags.members)
-        for rows, targets in parts:
-            with autocast(flags.dtype, device):
-                nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
-                loss = nats / n_tokens
-            loss.backward()
-            total += loss.detach()
-        dist.sum_gradients(model)
-        for member in getattr(model, "members", [model]):
-            clip_grad_norm_(member.parameters(), flags.clip or math.inf)
-        optimizer.step()
-        run.progress(step, flags.steps, total / flags.members, n_tokens)
+        lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+        run.progress(step, flags.steps, update(x, y, n_tokens, lr), n_tokens)
 
     # Results: of the best step with --valid, else of the last
     best = run.load_best(model)

@@ -30,7 +30,7 @@ class Task:
     metric, note, sizes, read = "accuracy", "", {}, {}  # as in Text
     # Flags of train_lm.py that are of no use
     of_texts = "tokenizer vocab_size vocab_from valid split anchor eval_block eval_stride".split()
-    of_texts += "eval_train eval_test drop_words swap_words rare_unknown".split()
+    of_texts += "eval_train eval_test drop_words swap_words rare_unknown graph".split()
 
     def __init__(self, length=None):
         self.name, self.length = type(self).__name__.lower(), length or self.length

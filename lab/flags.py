@@ -27,12 +27,14 @@ class Group:
 
     AT_LEAST = dict(batch_size=1, eval_every=1, eval_train=1, accumulate=1, block_size=2, n_layer=1)
     AT_LEAST |= dict(members=1, epochs=1, length=1, rope_base=1, rope_factor=1, seed=-math.inf)
+    AT_LEAST |= dict(tokens=1, samples=1)
     BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
 
     def __post_init__(self):
         for name, value in vars(self).items():
             if isinstance(value, int | float):
-                at_least(self, self.AT_LEAST.get(name, 0), name)
+                least = self.AT_LEAST.get(name, 0)
+                require(value >= least, f"{spelled(name)} {value}: must be at least {least}")
         for name in self.BELOW_1:
             require((getattr(self, name, 0) or 0) < 1, f"{spelled(name)}: must be below 1")
 
@@ -118,20 +120,13 @@ class MaskFlags(Group):
 
 
 # Flags that may change on --resume: they do not change what is trained
-MAY_CHANGE = {*"resume overwrite out eval_every keep device threads compile accumulate".split()}
+MAY_CHANGE = "resume overwrite out eval_every keep device threads compile graph accumulate".split()
 
 
 def require(holds, message):
     """Raise UserError with the message unless the condition holds."""
     if not holds:
         raise UserError(message)
-
-
-def at_least(flags, limit, *names):
-    """Raise UserError for a flag below the limit."""
-    for name in names:
-        value = getattr(flags, name)
-        require(value >= limit, f"{spelled(name)} {value}: must be at least {limit}")
 
 
 def whole_numbers(text, flag):

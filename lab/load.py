@@ -22,9 +22,7 @@ def read_config(folder):
     """Return config.json of a run. Raises UserError if the folder is not one."""
     path, remedy = Path(folder).expanduser() / "config.json", "give the folder of a run"
     require(path.exists(), f"{folder}: has no config.json, so it is not a run; {remedy}")
-    config = read_json(path, remedy)
-    require("build" in config, f"{folder}: the run of an earlier version; train it again")
-    return config
+    return read_json(path, remedy)
 
 
 def read_metrics(folder):

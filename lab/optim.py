@@ -21,8 +21,9 @@ def make_adamw(model, lr, weight_decay, beta2=0.999):
     parameters = [p for p in model.parameters() if p.requires_grad]
     matrices = dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay)
     others = dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    return torch.optim.AdamW([matrices, others], lr=lr, betas=(0.9, beta2), fused=fused)
+    device = parameters[0].device.type
+    how = dict(fused=device in ("cpu", "cuda"), capturable=device == "cuda")  # by a CUDA graph
+    return torch.optim.AdamW([matrices, others], lr=lr, betas=(0.9, beta2), **how)
 
 
 def perplexity(nats, tokens):

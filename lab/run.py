@@ -116,8 +116,8 @@ class Run:
     def check_resume(self, now):
         """Raise UserError unless the folder has a checkpoint of the run that `now` describes."""
         folder, then = self.folder, read_json(self.folder / "config.json")
-        found = any((folder / name).exists() for name in ("checkpoint.pt", "previous.pt"))
-        require(found, f"--resume: {folder} holds no checkpoint; start it anew")
+        problem = f"--resume: {folder} holds no checkpoint; start it anew"
+        require((folder / "checkpoint.pt").exists(), problem)
         changed = [
             f"{spelled(name)} {then['flags'][name]}, not {value}"
             for name, value in now["flags"].items()
@@ -131,9 +131,9 @@ class Run:
             self.say(f"note: {folder} was made at {then['revision']}; the code differs")
 
     def load_checkpoint(self, model, optimizer):
-        """With --resume, load the newest checkpoint. Give all processes the weights of rank 0."""
+        """With --resume, load checkpoint.pt. Give all processes the weights of rank 0."""
         if self.flags.resume:
-            state = dist.from_rank_0(self.read_checkpoint)
+            state = dist.from_rank_0(lambda: read_weights(self.folder / "checkpoint.pt"))
             load_weights(model, state["model"], self.folder / "checkpoint.pt")
             optimizer.load_state_dict(state["optimizer"])
             torch.set_rng_state(state["rng"])
@@ -149,18 +149,6 @@ class Run:
             self.say(f"resuming from step {self.first_step}")
         dist.copy_from_rank_0(model)
         model.train()
-
-    def read_checkpoint(self):
-        """Return the content of checkpoint.pt, or if that cannot be read of previous.pt."""
-        newest, before = self.folder / "checkpoint.pt", self.folder / "previous.pt"
-        try:
-            return read_weights(newest)
-        except UserError:
-            state = read_weights(before)
-            self.say(f"note: {newest} cannot be read; resuming from {before}", file=sys.stderr)
-            if newest.exists():  # not killed between two renames: it must not replace `before`
-                newest.replace(self.folder / "damaged.pt")
-            return state
 
     def log(self, step, numbers, words, model, monitor=""):
         """Append an evaluation to metrics.jsonl, print it in words, and write best.pt if the number
@@ -234,10 +222,8 @@ class Run:
                 print(printable(text), file=file or sys.stdout, flush=True)
 
     def save(self, model, optimizer, step):
-        """Write all that resuming needs to checkpoint.pt. The one before becomes previous.pt."""
+        """Write all that resuming needs to checkpoint.pt."""
         self.check_losses()
-        if dist.rank() == 0 and (self.folder / "checkpoint.pt").exists():
-            (self.folder / "checkpoint.pt").replace(self.folder / "previous.pt")
         state = dict(step=step, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
         if self.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self.device)

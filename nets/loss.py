@@ -12,6 +12,13 @@ import torch.nn.functional as F
 from data.batching import is_gpu
 
 
+def not_ignored(targets):
+    """Return the (N,) indices of targets (M,) >= 0. While a CUDA graph is recorded, of all."""
+    if targets.is_cuda and torch.cuda.is_current_stream_capturing():
+        return torch.arange(len(targets), device=targets.device)
+    return (targets >= 0).nonzero().squeeze(1)
+
+
 def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
     """Return the (N,) cross-entropies of logits = x weight^T + bias with the targets, without
     gradients: autograd would store the probabilities of all chunks.

@@ -62,6 +62,23 @@ def call(module, /, *argv, **flags):
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
+def stopped_at(n, monkeypatch, *command, **flags):
+    """Return the Outcome of a script that gets a SIGINT, as of Ctrl-C, after its n-th step."""
+    from lab.run import Run
+
+    progress, steps = Run.progress, []
+
+    def pressed(*args):
+        steps.append(1)
+        progress(*args)
+        if len(steps) == n:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "progress", pressed)
+        return call(*command, **flags)
+
+
 def succeed(outcome):
     """Return the outcome of a command that must not have failed."""
     assert outcome.code == 0, outcome.out[-1000:] + outcome.err[-2000:]

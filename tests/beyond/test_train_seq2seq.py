@@ -8,7 +8,7 @@ import sys
 import pytest
 import sacrebleu
 import torch
-from helpers import TINY, call, fails, succeed
+from helpers import TINY, call, fails, stopped_at, succeed
 
 from beyond import train_seq2seq
 from data import spans
@@ -130,16 +130,15 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_resumed_run_ends_like_one_never_stopped(command, request, tmp_path):
+def test_a_resumed_run_ends_like_one_never_stopped(command, request, tmp_path, monkeypatch):
     module, data, argv = COMMANDS[command]
     argv = [*argv.split(), *"--steps 4 --eval-every 2 --dropout 0.2 --n-embd 16".split()]
-    argv += ["--data", request.getfixturevalue(data), "--out", tmp_path / "run"]
-    succeed(call(module, *argv))
-    result = read_result(tmp_path / "run")
-    log = (tmp_path / "run" / "metrics.jsonl").read_text()
-    (tmp_path / "run" / "previous.pt").replace(tmp_path / "run" / "checkpoint.pt")
-    succeed(call(module, *argv, "--resume"))
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == log
+    argv += ["--data", request.getfixturevalue(data)]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    succeed(call(module, *argv, out=whole))
+    stopped_at(3, monkeypatch, module, *argv, out=parts)
+    succeed(call(module, *argv, "--resume", out=parts))
+    assert (parts / "metrics.jsonl").read_text() == (whole / "metrics.jsonl").read_text()
     cost = ("seconds", "cpu_seconds", "tokens_per_second", "peak_memory_mb", "command")
-    again = read_result(tmp_path / "run")
+    result, again = read_result(whole), read_result(parts)
     assert json.dumps(result | dict.fromkeys(cost)) == json.dumps(again | dict.fromkeys(cost))

@@ -4,8 +4,8 @@ from operator import itemgetter
 
 import pytest
 import torch
-from helpers import SIZE, call, fails, succeed, write_corpus
-from test_train_mlm import same_runs, stopped_at, weights
+from helpers import SIZE, call, fails, stopped_at, succeed, write_corpus
+from test_train_mlm import same_runs, weights
 
 import data.corpus
 from data.corpus import hold_out

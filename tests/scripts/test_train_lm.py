@@ -160,6 +160,7 @@ def test_vocab_from_another_corpus(corpus, tmp_path):
     (dict(pos="rope", n_embd=6, n_head=2), "even"),
     (dict(eval_block="40"), "positions end at --block-size"),
     (dict(eval_stride=13), "--eval-stride"),
+    (dict(graph=True, device="cpu"), "--graph: needs CUDA"),
     (dict(random_keys=2), "--random-keys: need --window or --attn-block"),
     (dict(random_positions=8), "--random-positions 8: at least --block-size"),
     (dict(rope_scale="yarn"), "--rope-scale, --rope-factor: give both"),

@@ -1,12 +1,10 @@
 """train_mlm.py: perplexities counted by hand, and training on from a run, RoBERTa or a folder."""
 
 import math
-import os
-import signal
 
 import pytest
 import torch
-from helpers import TINY, call, fails, succeed
+from helpers import TINY, call, fails, stopped_at, succeed
 
 import data.corpus
 import train_mlm
@@ -14,7 +12,6 @@ from data.corpus import hold_out
 from data.sentences import pair_up, read_sentences
 from data.tokenizer import BOS, EOS, UNK, encode, load_tokenizer, word_starts
 from lab.load import read_config, read_metrics, read_result, read_run
-from lab.run import Run
 
 VALID = ("--valid", 0.2)
 
@@ -35,21 +32,6 @@ def same_weights(one, two):
 def same_runs(one, two):
     a, b = ((run / "metrics.jsonl").read_bytes() for run in (one, two))
     return a == b and same_weights(one, two)
-
-
-def stopped_at(n, monkeypatch, *command, **flags):
-    """Return the Outcome of a script that gets a SIGINT, as of Ctrl-C, after its n-th step."""
-    progress, steps = Run.progress, []
-
-    def pressed(*args):
-        steps.append(1)
-        progress(*args)
-        if len(steps) == n:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "progress", pressed)
-        return call(*command, **flags)
 
 
 def held_out(corpus, tokenizer):

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from helpers import call, fails, succeed
+from helpers import call, fails, stopped_at, succeed
 
 from lab.load import read_metrics, read_result
 from train_lm import Flags, find_task
@@ -41,9 +41,8 @@ def test_a_task_learns_in_parts_of_a_batch(tmp_path):
     assert result["accuracy/2"] > 0.4 > result["accuracy/8"]
 
 
-def test_a_task_resumes_exactly(copying, tmp_path):
-    succeed(call("train_lm", *SMALL, out=tmp_path / "a"))
-    (tmp_path / "a" / "previous.pt").replace(tmp_path / "a" / "checkpoint.pt")
+def test_a_task_resumes_exactly(copying, tmp_path, monkeypatch):
+    stopped_at(4, monkeypatch, "train_lm", *SMALL, out=tmp_path / "a")
     done = succeed(call("train_lm", "--resume", out=tmp_path / "a"))
     assert "resuming from step 4" in done.out
     found, whole = (folder / "metrics.jsonl" for folder in (tmp_path / "a", copying[0]))
