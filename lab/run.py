@@ -63,7 +63,7 @@ class Run:
             "build": build,
             "seed": flags.seed,
             "device": str(device),
-            "revision": git_revision(),
+            "revision": git_revision() or "an unknown revision",
             "code": code_hash(script),
             "data_hash": digest,
             "torch": torch.__version__,
