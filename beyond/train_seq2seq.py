@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -57,6 +57,8 @@ class Flags(LoopFlags, CommonFlags):
     warmup: int = 100  # steps over which the learning rate rises
     decay: float = 0.9  # the learning rate falls to zero over this last share of the steps
     eval_every: int = 250  # steps between evaluations
+
+    AT_LEAST: ClassVar = CommonFlags.AT_LEAST | {"block_size": 3}  # a gap: [S0], a word, [EOS]
 
 
 def build(config):
@@ -153,10 +155,11 @@ def measure_translations(model, examples, targets, tokenizer, device, flags, lan
         written[rows, : ids.size(1)] = ids
     found = (ids[: ids.index(EOS)] if EOS in ids else ids for ids in dist.all_sum(written).tolist())
     outputs = [detokenize(tokenizer, ids) for ids in found]
-    spaced = [detokenize(tokenizer, ids) for ids in encode(tokenizer, targets)]  # like the outputs
+    spaced = (detokenize(tokenizer, ids) for ids in encode(tokenizer, targets))  # like the outputs
+    spaced = [target.replace("[UNK]", "⁇") for target in spaced]  # so that none is right
     exact = sum(output == target for output, target in zip(outputs, spaced)) / len(outputs)
     how = dict(tokenize=TOKENIZERS.get(language[:2], "13a"))
-    bleu = sacrebleu.corpus_bleu(outputs, [targets], **how).score
+    bleu = sacrebleu.corpus_bleu(outputs, [spaced], **how).score
     return {"exact": exact, "bleu": bleu, "chrf": sacrebleu.corpus_chrf(outputs, [targets]).score}
 
 

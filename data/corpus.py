@@ -81,8 +81,8 @@ class Corpus:
         return replace(self, rows=rows, lines=lines, test_rows=distinct[i - 1 :: n], floor={})
 
     def clean(self):
-        """Remove training rows and lines that are the sentence of a test row or contain one of at
-        least five words. Case, spaces and punctuation do not count."""
+        """Remove lines, training and validation rows that are the sentence of a test row or contain
+        one of at least five words. Case, spaces and punctuation do not count."""
         tests = {tuple(words_of(text)) for _, text in self.test_rows}
         lengths = {len(words) for words in tests if len(words) >= 5}
 
@@ -91,11 +91,13 @@ class Corpus:
             parts = (words[i : i + n] for n in lengths for i in range(len(words) - n + 1))
             return words in tests or any(part in tests for part in parts)
 
-        texts = {*self.lines, *(text for _, text in self.rows)}
+        texts = {*self.lines, *(text for _, text in self.rows + self.valid_rows)}
         leaks = {text for text in texts if contains_test(text)}
-        rows = [row for row in self.rows if row[1] not in leaks]
-        lines = [line for line in self.lines if line not in leaks]
-        return replace(self, rows=rows, lines=lines, removed=leaks | {t for _, t in self.test_rows})
+        rows, valid_rows = self.rows, self.valid_rows
+        rows, valid_rows = ([r for r in part if r[1] not in leaks] for part in (rows, valid_rows))
+        kept = dict(lines=[line for line in self.lines if line not in leaks], rows=rows)
+        removed = leaks | {text for _, text in self.test_rows}
+        return replace(self, **kept, valid_rows=valid_rows, removed=removed)
 
 
 def sentences_of(rows):
@@ -122,8 +124,8 @@ def name_of(path):
 
 
 def normalize(text):
-    """Return the text with white space folded, so that equal sentences compare equal."""
-    return " ".join(text.split())
+    """Return the text with one space around each word and sign, so that copies compare equal."""
+    return " ".join(re.sub(r"([^\w\s])", r" \1 ", text).split())
 
 
 def words_of(text):
@@ -141,7 +143,8 @@ def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda i
     copies. key, kind: the text of an item, and its kind (of copies, the last one's). name: the
     value of --data, to raise UserError if a side is empty."""
     kinds = {normalize(key(item)): kind(item) for item in items}
-    texts, groups = sorted(kinds), {}
+    typed = {normalize(key(item)): " ".join(key(item).split()) for item in items}
+    texts, groups = sorted(kinds, key=typed.get), {}
     random.Random(seed).shuffle(texts)
     for text in texts:
         groups.setdefault(kinds[text], []).append(text)

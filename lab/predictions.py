@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from data.corpus import normalize
 from data.files import printable, read_lines, write_text
 from data.labelled import accuracies
 from lab.flags import require
@@ -20,7 +19,7 @@ SCORES = ("precision", "recall", "f1")
 def write_rows(path, header, rows):
     """Write a table of tab-separated cells, quoted as in CSV. White space becomes one space."""
     table = csv.writer(text := io.StringIO(), "excel-tab", lineterminator="\n")
-    table.writerows([normalize(cell) for cell in row] for row in (header, *rows))
+    table.writerows([" ".join(cell.split()) for cell in row] for row in (header, *rows))
     write_text(path, text.getvalue())
 
 
@@ -42,12 +41,6 @@ def read_table(folder):
     header, *table = csv.reader(read_lines(Path(folder) / FILE), "excel-tab")
     rows = [(*row[:3], list(map(float, row[3:-1])), row[-1] == "yes") for row in table]
     return header[3:-1], *zip(*rows)
-
-
-def read_predictions(folder):
-    """Return [(text, gold, predicted, probability of it, seen), ...] of a run folder's table."""
-    _, *columns, probabilities, seen = read_table(folder)
-    return list(zip(*columns, map(max, probabilities), seen))
 
 
 def average_predictions(folders):
@@ -102,8 +95,8 @@ class Predictions:
         """Return the scores of each class as lines, and which of them are of very few rows."""
         scores, lines = self.scores(), [("class", *SCORES, "rows")]
         for name, row in zip(self.classes, self.confusion):
-            shares = (f"{scores.get(f'{score}/{name}', 0):.1%}" for score in SCORES)
-            lines.append((printable(name, 20), *shares, f"{sum(row):,}"))
+            shares = [f"{scores[f'{s}/{name}']:.1%}" for s in SCORES if f"f1/{name}" in scores]
+            lines.append((printable(name, 20), *(shares or "–––"), f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
         few = [printable(n, 20) for n, row in zip(self.classes, self.confusion) if sum(row) < 10]
         note = f"note: fewer than 10 test rows, so scores are uncertain: {', '.join(few)}"

@@ -8,13 +8,14 @@ import sys
 import pytest
 import sacrebleu
 import torch
-from helpers import TINY, call, fails, stopped_at, succeed
+from helpers import call, fails, stopped_at, succeed
 
 from beyond import train_seq2seq
 from data import spans
+from data.batching import pad
 from data.files import read_lines
 from data.pairs import load_pairs
-from data.tokenizer import BOS, EOS, PAD, encode
+from data.tokenizer import BOS, EOS, PAD, encode, load_tokenizer
 from lab.load import read_metrics, read_result, read_run
 from nets.seq2seq import generate
 
@@ -90,19 +91,44 @@ def test_first_words_of_targets_count_among_the_unknown(pairs, tmp_path):
     assert "note: 14% of the test words are unknown" in done.out  # 9 of 9 * 3 + 9 * 4
 
 
+def translated(folder, language, train, test, answers, monkeypatch, *argv):
+    """Return the result of a run on English sources "0 1", "1 2", ... that gives these answers."""
+    sources = [f"{i} {i + 1}" for i in range(len(train))]
+    for part, targets in ("train", train), ("val", train), ("test", test):
+        for ending, lines in ("en", sources), (language, targets):
+            text = "".join(f"{line}\n" for _, line in zip(targets, lines))
+            (folder / f"{part}.{ending}").write_text(text, "utf-8")
+
+    def write(model, source, mask, most):
+        tokenizer = load_tokenizer(folder / "run" / "tokenizer.json")
+        found = map(tuple, encode(tokenizer, sources)), encode(tokenizer, answers)
+        written = dict(zip(*found))
+        read = (tuple(row[row > EOS].tolist()) for row in source)  # without [BOS] and padding
+        return pad([torch.tensor([*written[ids], EOS]) for ids in read])[0]
+
+    monkeypatch.setattr("nets.seq2seq.generate", write)
+    argv = ("--task", "translate", *SIZE, "--block-size", 40, "--data", folder, *argv)
+    succeed(call("beyond.train_seq2seq", *argv, steps=1, out=folder / "run"))
+    return read_result(folder / "run")
+
+
 def test_bleu_finds_the_words_of_chinese(tmp_path, monkeypatch):
     """13a takes a Chinese sentence for one word, and a short one has no 4-grams of words."""
     lines = [f"{a}要{b}和{c}。" for a in "我你他" for b in "水火土" for c in "日月山"]
-    for part in "train", "test":
-        (tmp_path / f"{part}.en").write_text(
-            "".join(f"we want {line}\n" for line in lines), "utf-8"
-        )
-        (tmp_path / f"{part}.zh").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    monkeypatch.setattr("data.tokenizer.detokenize", lambda *_: lines[0])
-    argv = ("--task", "translate", *TINY, "--block-size", 40, "--tokenizer", "bpe")
-    succeed(call("beyond.train_seq2seq", *argv, data=tmp_path, out=tmp_path / "run"))
-    expected = sacrebleu.corpus_bleu([lines[0]] * len(lines), [lines], tokenize="zh").score
-    assert read_result(tmp_path / "run")["bleu/test"] == pytest.approx(expected) != 0
+    same = [lines[0]] * len(lines)
+    result = translated(tmp_path, "zh", lines, lines, same, monkeypatch, "--tokenizer", "bpe")
+    expected = sacrebleu.corpus_bleu(same, [lines], tokenize="zh").score
+    assert result["bleu/test"] == pytest.approx(expected) != 0
+
+
+def test_spaces_that_words_lose_cost_no_bleu_but_unknown_words_do(tmp_path, monkeypatch):
+    train = ["L'homme n'a pas d'argent.", "« Ja », dit l'enfant ce soir ."]
+    result = translated(tmp_path, "fr", train, train, train, monkeypatch)
+    assert result["exact/test"] == 1 and result["bleu/test"] == pytest.approx(100)
+    test = [train[0], "« Ja », dit l'oncle ce soir ."]
+    (tmp_path / "other").mkdir()
+    result = translated(tmp_path / "other", "fr", train, test, test, monkeypatch)
+    assert result["exact/test"] == 0.5 and 60 < result["bleu/test"] < 95
 
 
 def test_pairs_longer_than_a_block(pairs, tmp_path, monkeypatch):
@@ -115,6 +141,7 @@ def test_pairs_longer_than_a_block(pairs, tmp_path, monkeypatch):
     assert "en to xx: 60 sequences of 61" in done.out
     measured = {f"{metric}/valid" for metric in ("perplexity", "exact", "bleu", "chrf")}
     assert measured <= read_result(tmp_path / "run").keys()
+    fails(call("beyond.train_seq2seq", block_size=2), "--block-size 2: must be at least 3")
     short = call("beyond.train_seq2seq", *argv, block_size=4, overwrite=True)
     fails(short, "--block-size 4: every training pair is longer")
     fails(call("beyond.train_seq2seq", *argv, random_positions=40), "--random-positions: only")

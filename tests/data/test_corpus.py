@@ -81,10 +81,10 @@ def test_split_words_of_wikitext_are_joined_again(tmp_path):
 
 
 def test_hold_out_keeps_copies_together_and_the_order():
-    items = [f"text {number % 50}" + " " * (number % 2) for number in range(200)]
+    items = [f"text {number % 50}" + (".", " . ")[number % 2] for number in range(200)]
     kept, held = hold_out(items, 0.2, seed=3)
-    texts = set(map(str.strip, held))  # copies may differ in white space
-    assert len(texts) == 10 and texts.isdisjoint(map(str.strip, kept))
+    kept_texts, texts = ({item.strip(" .") for item in part} for part in (kept, held))
+    assert len(texts) == 10 and texts.isdisjoint(kept_texts)  # copies may differ in spaces
     assert Counter(kept + held) == Counter(items)
     assert kept == [item for item in items if item in set(kept)]
     assert hold_out(items, 0.2, seed=3) == (kept, held) != hold_out(items, 0.2, seed=4)
@@ -106,8 +106,11 @@ def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     rows = [(0, "thank  you"), (1, "good people of the valley")]
     kept = ["thank you very much", "good people of the hills"]
     lines = [*kept, "Thanks , Good people , of  the valley !", "thank you"]
-    corpus = Corpus("x", lines, {}, [(0, "thank you "), (1, "kept")], rows, ["a", "b"])
+    training = [(0, "thank you "), (1, "kept")]
+    valid = [(0, "Thank you!"), (1, "also kept")]
+    corpus = Corpus("x", lines, {}, training, rows, ["a", "b"], valid_rows=valid)
     cleaned, seen, note = corpus.split("clean")
+    assert cleaned.valid_rows == valid[1:]
     assert (cleaned.lines, cleaned.rows, cleaned.test_rows) == (kept, [(1, "kept")], rows)
     assert seen == [True, False] and note.startswith("--split clean: 2 test rows; removed with")
     assert note.endswith(": 1 of 2 training rows and 2 of 4 lines of text")
