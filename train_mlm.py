@@ -51,7 +51,7 @@ class Flags(MaskFlags, TrainFlags):
     omit_mask: bool = False  # [MASK] cannot be predicted, and output words have no bias
     valid: float = 0.05  # share of the lines held out to choose the best step
     split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
-    next_sentence: bool = False  # read pairs of sentences; also tell whether the second one follows
+    next_sentence: bool = False  # read pairs of lines; also tell whether the second one follows
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
 
     def __post_init__(self):

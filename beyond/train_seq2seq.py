@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch.nn.utils import clip_grad_norm_
@@ -57,8 +57,6 @@ class Flags(LoopFlags, CommonFlags):
     warmup: int = 100  # steps over which the learning rate rises
     decay: float = 0.9  # the learning rate falls to zero over this last share of the steps
     eval_every: int = 250  # steps between evaluations
-
-    AT_LEAST: ClassVar = CommonFlags.AT_LEAST | {"block_size": 3}  # a gap: [S0], a word, [EOS]
 
 
 def build(config):

@@ -63,9 +63,8 @@ def read(name):
         how = dict(key=lambda row: row["text"], kind=lambda row: row.get("label", ""))
         train, test = hold_out(train, 0.2, name=name, **how)
     if is_text:
-        lines, tests = (
-            "\n".join(row["text"] for row in rows).split("\n") for rows in (train, test)
-        )
+        texts = ("\n".join(row["text"] for row in rows) for rows in (train, test))
+        lines, tests = (text.split("\n") for text in texts)
         return Corpus(name_of(name), lines, {"test": tests})
     return corpus_of(f"--data {name}", name_of(name), train, test, valid)
 

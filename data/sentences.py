@@ -50,9 +50,10 @@ def pair_up(sequences, T, gen):
     n, half, eos = len(sequences) - 1, T // 2, torch.tensor([EOS])
     follows, others = (torch.randint(m, (n,), generator=gen) for m in (2, n - 1))
     others += 2 * (others >= torch.arange(n))  # neither a nor what follows it
-    seconds = torch.where(follows > 0, torch.arange(1, n + 1), others)
-    both = zip(sequences, (sequences[i] for i in seconds.tolist()))
-    return [torch.cat([a[:half], eos, b[1 : T - half]]) for a, b in both], follows
+    seconds = torch.where(follows > 0, torch.arange(1, n + 1), others).tolist()
+    both = [(a, sequences[i]) for a, i in zip(sequences, seconds)]
+    same = [torch.equal(b, right) for (_, b), right in zip(both, sequences[1:])]  # copies too
+    return [torch.cat([a[:half], eos, b[1 : T - half]]) for a, b in both], torch.tensor(same).long()
 
 
 def pair_batches(sequences, T, batch_size, seed):
@@ -87,7 +88,8 @@ def read_sentences(
     texts = found.lines if last else list(dict.fromkeys(found.texts()))
     kept, held_out = hold_out(texts, valid, name=data)
     if last:
-        kept, held_out = texts[: -len(held_out)], texts[-len(held_out) :]
+        kept, known = texts[: -len(held_out)], {*texts[: -len(held_out)]}
+        held_out = [text for text in texts[len(kept) :] if text not in known]
     tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
     train, n_long = batching.sentences(tokenizer, kept, T, split=True)
     held, _ = batching.sentences(tokenizer, held_out, T, split=True)

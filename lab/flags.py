@@ -25,7 +25,7 @@ from nets.positions import Rotary
 class Group:
     """The base of all groups: checks the limits of their flags. Numbers are at least 0."""
 
-    AT_LEAST = dict(batch_size=1, eval_every=1, eval_train=1, accumulate=1, block_size=2, n_layer=1)
+    AT_LEAST = dict(batch_size=1, eval_every=1, eval_train=1, accumulate=1, block_size=3, n_layer=1)
     AT_LEAST |= dict(members=1, epochs=1, length=1, rope_base=1, rope_factor=1, seed=-math.inf)
     AT_LEAST |= dict(tokens=1, samples=1)
     BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")

@@ -43,10 +43,8 @@ def to_hooked(run):
         for letter, w, b in zip("QKV", attention.qkv.weight.chunk(3), attention.qkv.bias.chunk(3)):
             own[f"attn.W_{letter}"] = w.view(H, D, -1).mT  # (H, C, D)
             own[f"attn.b_{letter}"] = b.view(H, D)
-        own |= {
-            "attn.W_O": attention.out.weight.T.reshape(H, D, -1),
-            "attn.b_O": attention.out.bias,
-        }
+        own["attn.W_O"] = attention.out.weight.T.reshape(H, D, -1)
+        own["attn.b_O"] = attention.out.bias
         own |= {"mlp.W_in": forward.up.weight.T, "mlp.b_in": forward.up.bias}
         own |= {"mlp.W_out": forward.down.weight.T, "mlp.b_out": forward.down.bias}
         own |= {"ln1.w": block.norm1.weight, "ln1.b": block.norm1.bias}

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data.files import UserError
+from data.labelled import read_rows
 from lab.predictions import Predictions, average_predictions, read_table, write_predictions
 
 FILE = "predictions.tsv"
@@ -47,7 +48,10 @@ def test_any_text_stays_in_its_cell(tmp_path):
     # Without labels there is no gold and no seen
     write_predictions(tmp_path / "own.tsv", ["mine"], [[0.25, 0.75]], ["gold", "text"])
     written = (tmp_path / "own.tsv").read_text(encoding="utf-8")
-    assert written == "text\tpredicted\tgold\ttext\nmine\ttext\t0.250000\t0.750000\n"
+    header = '"text"\t"predicted"\t"gold"\t"text"'
+    assert written == f"{header}\nmine\ttext\t0.250000\t0.750000\n"
+    # As a file of rows it has the same texts
+    assert [row["text"] for row in read_rows(tmp_path / FILE, wanted="")] == [*read]
 
 
 def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):

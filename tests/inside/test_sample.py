@@ -82,7 +82,7 @@ def test_every_text_has_an_answer_that_says_which(make, tmp_path):
     table = folder / "answers.tsv"
     assert told == "".join(answers) + f"table of the answers: {table}\n"
     header, *rows = [line.split("\t") for line in table.read_text(encoding="utf-8").splitlines()]
-    assert header == ["text", "answer 1"]
+    assert header == ['"text"', '"answer 1"']
     assert rows == [[text, out.splitlines()[-1]] for text, out in zip(texts, alone)]
 
 
@@ -95,7 +95,7 @@ def test_labelled_rows_are_scored(make, tmp_path):
     right = sum(next(iter(answer)) == label for answer, (label, _) in zip(answers, rows))
     assert f"accuracy {right / 3:.1%} on 3 rows" in out
     header, *lines = (folder / "answers.tsv").read_text(encoding="utf-8").splitlines()
-    assert header.split("\t") == ["text", "gold", "predicted", "a", "b"]
+    assert header.replace('"', "").split("\t") == ["text", "gold", "predicted", "a", "b"]
     answers = [(text, label, next(iter(answer))) for (label, text), answer in zip(rows, answers)]
     assert [tuple(line.split("\t")[:3]) for line in lines] == answers
     path.write_text("c\tthis is\n", encoding="utf-8")
@@ -109,7 +109,7 @@ def test_rows_without_labels_keep_their_further_columns(kind, n_answers, make, t
     out = succeed(call("sample", folder, "--text", "we will", "--file", path, tokens=2)).out
     assert "accuracy" not in out
     header, *rows = [x.split("\t") for x in (folder / "answers.tsv").read_text().splitlines()]
-    assert header[:3] == ["id", "source", "text"] and len(header) == 3 + n_answers
+    assert header[:3] == ['"id"', '"source"', '"text"'] and len(header) == 3 + n_answers
     assert [row[:3] for row in rows] == [
         ["", "", "we will"],
         ["7", "web", "this is"],

@@ -152,14 +152,20 @@ def test_next_sentences_follow_or_are_random():
         found = pair[len(first[0]) + 1 :].tolist()
         assert found == second if follow else found not in (second, first[0][1:])
     assert max(map(len, pairs)) <= 12
+    texts = [torch.tensor([BOS, 10 + i % 5]) for i in range(400)]  # a random one may be a copy
+    pairs, follows = pair_up(texts, 12, torch.Generator().manual_seed(0))
+    assert all(f == (p[3] == b[1]) for p, f, b in zip(pairs, follows, texts[1:]))
 
 
 def test_lines_that_repeat_keep_their_neighbours(tmp_path):
     lines = [word for i in range(20) for word in ("so", f"line{i}")]
     (tmp_path / "my.txt").write_text("\n".join(lines), "utf-8")
     found = read_sentences(tmp_path / "my.txt", 8, valid=0.1, last=True)
-    ids = [int(text[1]) for text in found.train]  # "so" is also held out, so it is unknown
-    assert len(ids) > 20 and all((one == UNK) != (two == UNK) for one, two in zip(ids, ids[1:]))
+    ids = [int(text[1]) for text in found.train]
+    assert len(ids) > 20 and all(
+        (one == ids[0]) != (two == ids[0]) for one, two in zip(ids, ids[1:])
+    )
+    assert 0 < len(found.valid) and all(text[1] == UNK for text in found.valid)  # none is "so"
 
 
 @pytest.mark.slow
