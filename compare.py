@@ -157,7 +157,9 @@ def group(runs, labels):
         code = [{n: (r.config | r.result)[n] for n in ("parameters", "revision")} for r in first]
         names = differences([run.settings | more for run, more in zip(first, code)])
     if len(set(names)) < len(names) or "" in names or max(map(len, names)) > 60:
-        names = [run.folder.resolve().name.removesuffix(f"-{run.seed}") for run in first]
+        names = [run.folder.resolve().name for run in first]
+        cut = [name.removesuffix(f"-{run.seed}") for name, run in zip(names, first)]
+        names = cut if len(set(cut)) == len(cut) else names
     chosen = [text.strip() for text in labels.split(",")] if labels else names
     fits = len(set(chosen)) == len(chosen) == len(rows)
     require(fits, f"--labels {labels}: expected a name for each of: {'; '.join(names)}")

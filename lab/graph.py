@@ -1,4 +1,4 @@
-"""A training step as a CUDA graph, for train_lm.py --graph."""
+"""A training step as a CUDA graph: Python is slow to start the kernels of small models."""
 
 import torch
 
@@ -9,8 +9,7 @@ from lab.flags import require
 
 class Graph:
     """A function of tensors of fixed shapes, and of numbers. The fourth call records its kernels,
-    later ones replay them without Python, which takes longer to start a small model's kernels than
-    they run. Raises UserError without CUDA and if the function splits its batch."""
+    later ones replay them. Raises UserError without CUDA and if the function splits its batch."""
 
     def __init__(self, function, device, n_parts):
         fits = device.type == "cuda" and dist.size() * n_parts == 1

@@ -17,8 +17,7 @@ SCORES = ("precision", "recall", "f1")
 
 
 def write_rows(path, header, rows):
-    """Write a table of tab-separated cells, quoted as in CSV. White space becomes one space. All
-    names of columns are in quotes, which tells `read_rows` that cells may be, too."""
+    """Write a table of tab-separated cells, quoted as in CSV; the names of columns always are."""
     how = dict(dialect="excel-tab", lineterminator="\n")
     header, *rows = ([" ".join(cell.split()) for cell in row] for row in (header, *rows))
     csv.writer(text := io.StringIO(), quoting=csv.QUOTE_ALL, **how).writerow(header)

@@ -132,6 +132,8 @@ def test_runs_that_differ_in_code_are_compared(make):
     assert labels_of("base-0", make("dirty-0", code="c3")) == ["base", "dirty"]
     assert labels_of("base-0", make("again-0"), labels="one,two") == ["one", "two"]
     assert labels_of("base-0", "again-0") == ["base", "again"]
+    make("base-2", seed=2, code="c4", revision="r0")  # from a copy without git, say
+    assert labels_of("base-0", "base-2") == ["base-0", "base-2"]
 
 
 def test_seeds_of_pretraining_do_not_make_rows(make, monkeypatch):
