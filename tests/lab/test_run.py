@@ -143,12 +143,6 @@ def test_a_run_of_other_code_is_said_to_be_so(copied):
         read_run(folder)
 
 
-def test_an_old_run_folder_is_named(tmp_path):
-    (tmp_path / "config.json").write_text('{"kind": "lm", "flags": {}}')
-    with pytest.raises(data.files.UserError, match="train it again"):
-        read_run(tmp_path)
-
-
 # ---------------------------------------------------------------------------- where it runs
 
 
