@@ -306,8 +306,8 @@ class Transformer(nn.Module):
             args[every - 1 :: every] = [read_with(NoPE(config, self.causal))] * (n // every)
         cross = {} if memory is None else dict(memory=memory, need_weights=need_weights)
         if memory_mask is not None:
-            hides = x.new_zeros(()).masked_fill(~memory_mask[:, None, None], -math.inf)
-            cross["bias"] = hides  # (B, 1, 1, S)
+            hidden = ~memory_mask[:, None, None]  # (B, 1, 1, S)
+            cross["bias"] = x.new_zeros(()).masked_fill(hidden, -math.inf)
         return x, args, cross, past or [None] * n
 
     def token_vectors(self, idx):

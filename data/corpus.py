@@ -125,7 +125,7 @@ def name_of(path):
 
 def normalize(text):
     """Return the text with one space around each word and sign, so that copies compare equal."""
-    return " ".join(re.sub(r"([^\w\s])", r" \1 ", text).split())
+    return " ".join(re.findall(r"\w+|[^\w\s]", text))
 
 
 def words_of(text):
@@ -142,12 +142,12 @@ def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda i
     """Split items into (kept, held out), about `share` of the distinct texts of each kind, with all
     copies. key, kind: the text of an item, and its kind (of copies, the last one's). name: the
     value of --data, to raise UserError if a side is empty."""
-    kinds = {normalize(key(item)): kind(item) for item in items}
-    typed = {normalize(key(item)): " ".join(key(item).split()) for item in items}
-    texts, groups = sorted(kinds, key=typed.get), {}
+    keys = [normalize(key(item)) for item in items]
+    about = {text: (" ".join(key(item).split()), kind(item)) for text, item in zip(keys, items)}
+    texts, groups = sorted(about, key=about.get), {}  # as they are typed
     random.Random(seed).shuffle(texts)
     for text in texts:
-        groups.setdefault(kinds[text], []).append(text)
+        groups.setdefault(about[text][1], []).append(text)
     held, start = set(), 0
     for group in groups.values():
         end = start + len(group)
@@ -155,8 +155,8 @@ def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda i
         start = end
     if name and not 0 < len(held) < len(texts):
         raise UserError(f"--data {name}: too little text to hold out --valid {share}; give more")
-    kept = [item for item in items if normalize(key(item)) not in held]
-    return kept, [item for item in items if normalize(key(item)) in held]
+    kept = [item for text, item in zip(keys, items) if text not in held]
+    return kept, [item for text, item in zip(keys, items) if text in held]
 
 
 def hashes(texts):

@@ -98,7 +98,7 @@ class Predictions:
         scores, lines = self.scores(), [("class", *SCORES, "rows")]
         for name, row in zip(self.classes, self.confusion):
             shares = [f"{scores[f'{s}/{name}']:.1%}" for s in SCORES if f"f1/{name}" in scores]
-            lines.append((printable(name, 20), *(shares or "–––"), f"{sum(row):,}"))
+            lines.append((printable(name, 20), *(shares or ["–"] * 3), f"{sum(row):,}"))
         lines.append(("macro-F1", "", "", f"{scores['macro_f1/test']:.1%}", f"{len(self.rows):,}"))
         few = [printable(n, 20) for n, row in zip(self.classes, self.confusion) if sum(row) < 10]
         note = f"note: fewer than 10 test rows, so scores are uncertain: {', '.join(few)}"

@@ -15,6 +15,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from lab.run import Run
+
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = "--n-layer 1 --n-head 2 --n-embd 16 --n-ffn 20 --block-size 12 --batch-size 4".split()
 NO_ENCODER = ("fire", "cope", "forget")  # encodings that need a decoder
@@ -64,8 +66,6 @@ def call(module, /, *argv, **flags):
 
 def stopped_at(n, monkeypatch, *command, **flags):
     """Return the Outcome of a script that gets a SIGINT, as of Ctrl-C, after its n-th step."""
-    from lab.run import Run
-
     progress, steps = Run.progress, []
 
     def pressed(*args):
