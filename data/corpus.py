@@ -17,7 +17,6 @@ from data.files import UserError, whole_file
 MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
 NAMES = tuple(module.name.replace("_", "-") for module in MODULES)
 
-
 PAIR = " [EOS] "  # between the two sentences of a labelled pair
 
 
@@ -93,11 +92,11 @@ class Corpus:
 
         texts = {*self.lines, *(text for _, text in self.rows + self.valid_rows)}
         leaks = {text for text in texts if contains_test(text)}
-        rows, valid_rows = self.rows, self.valid_rows
-        rows, valid_rows = ([r for r in part if r[1] not in leaks] for part in (rows, valid_rows))
-        kept = dict(lines=[line for line in self.lines if line not in leaks], rows=rows)
+        parts = self.rows, self.valid_rows
+        rows, valid_rows = ([row for row in part if row[1] not in leaks] for part in parts)
+        lines = [line for line in self.lines if line not in leaks]
         removed = leaks | {text for _, text in self.test_rows}
-        return replace(self, **kept, valid_rows=valid_rows, removed=removed)
+        return replace(self, lines=lines, rows=rows, valid_rows=valid_rows, removed=removed)
 
 
 def sentences_of(rows):

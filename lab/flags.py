@@ -189,9 +189,8 @@ def parse(flags_class, script, **how):
         kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
         same |= {name: saved["flags"][name] for name in kept}
         same.pop("vocab_size", None)  # the flag is an upper limit
-    elif not same:
-        return tyro.cli(flags_class, **how)
-    return tyro.cli(flags_class, default=flags_class(**same), **how)
+    how |= {"default": flags_class(**same)} if same else {}
+    return tyro.cli(flags_class, **how)
 
 
 def main(script, flags_class):
