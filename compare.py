@@ -26,7 +26,7 @@ from lab import load_run, tables
 from lab.figures import curves, save
 from lab.flags import MAY_CHANGE, main, require
 from lab.load import read_config, read_metrics, read_result
-from lab.predictions import FILE, read_table
+from lab.predictions import FILE, read_predictions
 from model import POSITIONS
 
 # Columns in this order, and their headings. joint: all test sets together, by length of the blocks
@@ -205,7 +205,7 @@ def compare_answers(rows):
     """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
     kept = [[run for run in row.runs if "accuracy/test" in run.result] for row in rows]
     found, tests = [[run for run in runs if (run.folder / FILE).exists()] for runs in kept], []
-    answers = [{run.seed: read_table(run.folder)[1:4] for run in runs} for runs in found]
+    answers = [{run.seed: read_predictions(run.folder)[1:4] for run in runs} for runs in found]
     for (a, first), (b, second) in combinations(zip(rows, answers), 2):
         for s, t in product(first, second):
             (*given, x), (*same, y) = first[s], second[t]  # texts, classes and predictions
@@ -248,7 +248,7 @@ def hits_or_nats(run, name):
     nats of its tokens and their number; None if the run has neither."""
     metric, _, part = name.partition("/")
     if name in HIT and (run.folder / FILE).exists():
-        _, _, gold, predicted, _, seen = map(np.array, read_table(run.folder))
+        _, _, gold, predicted, _, seen = map(np.array, read_predictions(run.folder))
         counts = {"test": np.ones(len(seen)), "seen": seen * 1, "unseen": 1 - seen}[part]
         return (gold == predicted) * counts, counts
     if metric == "perplexity" and run.config["kind"] == "lm":

@@ -9,7 +9,6 @@ import torch
 
 from data.files import printable, read_lines, write_text
 from data.labelled import accuracies
-from lab.flags import require
 from lab.tables import align
 
 FILE = "predictions.tsv"  # in a run folder
@@ -37,23 +36,12 @@ def write_predictions(path, texts, probabilities, classes, gold=None, seen=None,
     write_rows(path, names, zip(*cells))
 
 
-def read_table(folder):
+def read_predictions(folder):
     """Return the classes, and of all rows the texts, gold, predicted, probabilities and seen."""
     csv.field_size_limit(2**30)  # a text may be long
     header, *table = csv.reader(read_lines(Path(folder) / FILE), "excel-tab")
     rows = [(*row[:3], list(map(float, row[3:-1])), row[-1] == "yes") for row in table]
     return header[3:-1], *zip(*rows)
-
-
-def average_predictions(folders):
-    """Return the Predictions that run folders with the same test rows give together: the class with
-    the highest mean log-probability. Raises UserError for other test rows."""
-    tables = [read_table(folder) for folder in folders]
-    classes, texts, gold, _, _, seen = tables[0]
-    for folder, table in zip(folders, tables):
-        require(table[:3] == tables[0][:3], f"{folder}: has other test rows; leave it out")
-    logits = torch.tensor([p for *_, p, _ in tables]).double().clamp(min=1e-9).log().mean(0)
-    return Predictions([*zip(map(classes.index, gold), texts)], classes, logits, torch.tensor(seen))
 
 
 @dataclass

@@ -55,16 +55,16 @@ class Rotary(NoPE):
     def turn(self, q, k, i, j):
         if self.config.rope_scale == "yarn":
             q = q * (0.1 * math.log(self.config.rope_factor) + 1) ** 2
-        if q.shape == k.shape:  # then i is j, and turning both at once takes half the calls
-            return rotate(torch.stack([q, k]), self.angles(j)).unbind()
+        if q.shape == k.shape:  # turning both at once takes half the calls
+            at = torch.stack([i, j]).view(2, -1, q.size(2))  # (2, 1 or B, T)
+            return rotate(torch.stack([q, k]), self.angles(at)).unbind()
         return rotate(q, self.angles(i)), rotate(k, self.angles(j))
 
 
 def rotate(x, angles):
-    """Rotate channels (n, n + N) of x (..., B, H, T, D) by angles (T, N) or (B, T, N) (Su et al.
-    2021, equation 34; they pair 2n and 2n + 1). Channels from 2N on stay as they are."""
-    angles = angles[:, None] if angles.dim() == 3 else angles  # for all heads
-    cos, sin = torch.cos(angles).to(x.dtype), torch.sin(angles).to(x.dtype)
+    """Rotate channels (n, n + N) of x (..., H, T, D) by angles (..., T, N) (Su et al. 2021,
+    equation 34; they pair channels 2n and 2n + 1). Channels from 2N on stay as they are."""
+    cos, sin = (part.to(x.dtype).unsqueeze(-3) for part in (angles.cos(), angles.sin()))
     n = 2 * cos.size(-1)
     a, b = x[..., :n].chunk(2, dim=-1)  # 2 of (B, H, T, N)
     turned = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

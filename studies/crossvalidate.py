@@ -11,11 +11,13 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
+import torch
+
 from data import name_of
 from data.labelled import load_labelled
 from lab import tables
 from lab.flags import main, require
-from lab.predictions import average_predictions
+from lab.predictions import read_predictions
 from studies.sweep import SweepFlags, finish, options, run_all
 
 TUNED = ("--tune", "all", "--lr", "1e-4", "--epochs", "5")
@@ -63,9 +65,6 @@ def crossvalidate(flags):
     run_all(out, stages, flags)
 
     # Results: accuracies by fold, means over seeds, then those of all seeds together
-    def accuracy(folders):
-        return average_predictions(folders).accuracies()["accuracy/test"]
-
     results, rows = {}, []
     for name in chosen:
         values = [fmean(accuracy([runs[name, i, s]]) for s in seeds) for i in folds]
@@ -80,6 +79,18 @@ def crossvalidate(flags):
     print(tables.write(out / "crossvalidate", header, rows, caption))
     n = len(corpus.fold(1, 1).test_rows)  # distinct
     finish(out, {"folds": flags.folds, "sentences": n, "accuracy": results})
+
+
+def accuracy(folders):
+    """Return the accuracy of runs with the same test rows together: they answer with the class of
+    the highest mean log-probability. Raises UserError for other test rows."""
+    tables = [read_predictions(folder) for folder in folders]
+    classes, _, gold, *_ = tables[0]
+    for folder, table in zip(folders, tables):
+        require(table[:3] == tables[0][:3], f"{folder}: has other test rows; leave it out")
+    logs = torch.tensor([p for *_, p, _ in tables]).double().clamp(min=1e-9).log().mean(0)
+    right = logs.argmax(1) == torch.tensor([classes.index(label) for label in gold])  # (N,)
+    return right.double().mean().item()
 
 
 if __name__ == "__main__":

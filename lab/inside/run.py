@@ -19,7 +19,7 @@ from lab.inside import lens, maps
 from lab.inside.attention import record
 from lab.inside.hooked import to_hooked
 from lab.load import LoadedRun, read_metrics, read_result
-from lab.predictions import read_table
+from lab.predictions import read_predictions
 from nets.cached import CachedReader
 from nets.classifier import pool_tokens
 from nets.ensemble import members_of
@@ -186,7 +186,7 @@ class OpenRun(LoadedRun):
         if not self.config["classes"]:
             raise UserError(f"{self.folder}: gives scores, not classes; see its scatter.png")
         names = ("text", "gold", "predicted", "probability", "seen")
-        _, *columns, probabilities, seen = read_table(self.folder)
+        _, *columns, probabilities, seen = read_predictions(self.folder)
         rows = [dict(zip(names, row)) for row in zip(*columns, map(max, probabilities), seen)]
         wrong = [row for row in rows if row["gold"] != row["predicted"]]
         return sorted(wrong, key=lambda row: -row["probability"])[:n]

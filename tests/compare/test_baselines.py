@@ -10,7 +10,7 @@ import pytest
 from helpers import call, fails, succeed
 
 from data.tokenizer import BOS, SPECIAL
-from lab.predictions import read_table
+from lab.predictions import read_predictions
 from nets import ngrams
 from nets.ngrams import KneserNey, NaiveBayes, choose_smoothing, discounts
 
@@ -128,7 +128,7 @@ def test_clean_split_forgets_the_test_rows(tmp_path, monkeypatch):
     done = succeed(call("baselines", data=folder, split="clean"))
     assert "12 of 15 training rows" in done.out
     full, clean = (tmp_path / "out" / name for name in ("baselines-leaky", "baselines-leaky-clean"))
-    assert len(set(read_table(clean)[3])) == 1
+    assert len(set(read_predictions(clean)[3])) == 1
     full, clean = result_of(full), result_of(clean)
     assert full["macro_f1/test"] == full["accuracy/seen"] == full["accuracy/test"] == 1
     assert clean["macro_f1/test"] == pytest.approx(1 / 3)

@@ -5,9 +5,8 @@ import csv
 import pytest
 import torch
 
-from data.files import UserError
 from data.labelled import read_rows
-from lab.predictions import Predictions, average_predictions, read_table, write_predictions
+from lab.predictions import Predictions, read_predictions, write_predictions
 
 FILE = "predictions.tsv"
 
@@ -32,7 +31,7 @@ def test_the_table_has_a_line_per_row_in_order(tmp_path):
     assert "".join(row["predicted"] for row in table) == "aaabbcb"
     assert [float(row[row["predicted"]]) for row in table] == pytest.approx(SURE, abs=1e-6)
     assert [row["seen"] for row in table] == ["yes", "no"] * 3 + ["yes"]
-    _, *columns = read_table(tmp_path)
+    _, *columns = read_predictions(tmp_path)
     assert [column[3] for column in columns[:3]] == ["four", "a", "b"]
 
 
@@ -42,7 +41,7 @@ def test_any_text_stays_in_its_cell(tmp_path):
     classes = ['the "first"', "second\tclass"]
     shares = torch.full((6, 2), 0.5)
     write_predictions(tmp_path / FILE, texts, shares, classes, [0] * 6, [True] * 6)
-    _, read, gold, *_ = read_table(tmp_path)
+    _, read, gold, *_ = read_predictions(tmp_path)
     assert read == (*plain, "two cells", "two lines three four") and set(gold) == {classes[0]}
     assert len((tmp_path / FILE).read_text(encoding="utf-8").splitlines()) == 7
     # Without labels there is no gold and no seen
@@ -52,21 +51,6 @@ def test_any_text_stays_in_its_cell(tmp_path):
     assert written == f"{header}\nmine\ttext\t0.250000\t0.750000\n"
     # As a file of rows it has the same texts
     assert [row["text"] for row in read_rows(tmp_path / FILE, wanted="")] == [*read]
-
-
-def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
-    """Two are unsure, one is sure of the other class: it wins by 0.6^2 * 0.01 < 0.4^2 * 0.99."""
-    folders = [tmp_path / name for name in "abc"]
-    for folder, shares in zip(folders, ([0.6, 0.4], [0.6, 0.4], [0.01, 0.99])):
-        folder.mkdir()
-        write_predictions(folder / FILE, ["x"], [shares], ["one", "two"], [0], [True])
-    assert average_predictions(folders).predicted.tolist() == [1]
-    two = average_predictions(folders[:2])
-    assert two.predicted.tolist() == [0]
-    assert two.accuracies() == {"accuracy/test": 1.0, "accuracy/seen": 1.0}
-    write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
-    with pytest.raises(UserError, match="b: has other test rows; leave it out"):
-        average_predictions(folders)
 
 
 def test_scores_are_those_by_hand():

@@ -110,6 +110,20 @@ def test_an_encoding_that_ends_does_so_at_the_block_size(pos):
         assert model(idx).isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 5)])
+def test_rotary_positions_multiply_pairs_by_complex_numbers(shape):
+    """Queries and keys have positions of their own, and a cache has fewer queries than keys."""
+    (q, k), (i, j) = torch.randn(2, 3, 2, 5, 16), torch.randint(40, (2, *shape))
+    rotary = POSITIONS["rope"](Config(n_embd=32, n_head=2), causal=True)
+    pairs = rotary.turn(q, k, i, j), rotary.turn(q[:, :, -1:], k, i[..., -1:], j)
+    for n, x, at in (0, q, i), (1, k, j):
+        angles = at.view(-1, 1, 5, 1) * 10000 ** (-torch.arange(8) / 8)  # (1 or 3, 1, T, D / 2)
+        z = torch.complex(*x.chunk(2, dim=-1)) * torch.exp(1j * angles)
+        expected = torch.cat([z.real, z.imag], dim=-1)
+        for turned in pairs:
+            torch.testing.assert_close(turned[n], expected[:, :, -turned[n].size(2) :])
+
+
 @pytest.mark.parametrize("pos", ["rope", "learned", "alibi"])
 @torch.no_grad()
 def test_random_positions_are_sorted_in_training_and_spread_in_evaluation(pos):

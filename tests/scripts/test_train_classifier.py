@@ -12,7 +12,7 @@ from data.corpus import hold_out
 from data.labelled import Rows
 from data.tokenizer import BOS, encode
 from lab.load import read_config, read_metrics, read_result, read_run
-from lab.predictions import read_table
+from lab.predictions import read_predictions
 from lab.run import Run
 from nets.classifier import compute_features
 
@@ -40,7 +40,7 @@ def test_the_result_is_that_of_the_rows_one_by_one(how, corpus, tmp_path):
     done, result, loaded = run(corpus, tmp_path / "a", *(how or ["--pos", "alibi"]))
     rows = data.corpus.load(corpus).test_rows
     expected = [answer(loaded, text).softmax(0) for _, text in rows]
-    classes, texts, gold, predicted, shares, seen = read_table(tmp_path / "a")
+    classes, texts, gold, predicted, shares, seen = read_predictions(tmp_path / "a")
     assert list(texts) == [text for _, text in rows]
     assert list(predicted) == [classes[p.argmax()] for p in expected]
     torch.testing.assert_close(torch.tensor(shares), torch.stack(expected), atol=1e-5, rtol=0)

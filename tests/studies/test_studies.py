@@ -7,7 +7,8 @@ import statistics
 import pytest
 from helpers import SIZE, call, fails
 
-from lab.predictions import average_predictions
+from data.files import UserError
+from lab.predictions import FILE, write_predictions
 from studies import clap, crossvalidate, nope, positions
 
 
@@ -126,7 +127,7 @@ def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
     folders = [tmp_path / f"random-2-{seed}" for seed in (0, 1)]
     mean = statistics.fmean(read_json(f / "result.json")["accuracy/test"] for f in folders)
     assert result["accuracy"]["random"]["values"][1] == mean
-    together = average_predictions(folders).accuracies()["accuracy/test"]
+    together = crossvalidate.accuracy(folders)
     assert result["accuracy"]["random"]["averaged"][1] == together
     encoder = read_json(tmp_path / "untrained-1-0" / "config.json")["flags"]
     assert encoder["split"] == "1/2" and encoder["steps"] == 0 and encoder["valid"] == 0.2
@@ -144,3 +145,16 @@ def test_an_invalid_flag_is_named(tmp_path, corpus):
         call("studies.crossvalidate", "--mlm=--steps x", data=corpus, out=tmp_path / "cv"),
         "--steps x",
     )
+
+
+def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
+    """Two are unsure, one is sure of the other class: it wins by 0.6^2 * 0.01 < 0.4^2 * 0.99."""
+    folders = [tmp_path / name for name in "abc"]
+    for folder, shares in zip(folders, ([0.6, 0.4], [0.6, 0.4], [0.01, 0.99])):
+        folder.mkdir()
+        write_predictions(folder / FILE, ["x"], [shares], ["one", "two"], [0], [True])
+    assert crossvalidate.accuracy(folders) == 0
+    assert crossvalidate.accuracy(folders[:2]) == 1
+    write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
+    with pytest.raises(UserError, match="b: has other test rows; leave it out"):
+        crossvalidate.accuracy(folders)
