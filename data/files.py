@@ -15,46 +15,68 @@ class UserError(ValueError):
 
 def printable(text, most=2000):
     """Return one line of at most `most` characters; control characters become escapes."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return line if len(line) <= most else line[:most] + " ..."
+    line = ""
+    for character in text:
+        if character.isprintable():
+            line += character
+        else:
+            line += character.encode("unicode_escape").decode()
+    if len(line) > most:
+        line = line[:most] + " ..."
+    return line
 
 
 def read_bytes(path, remedy="check the path"):
-    """Return a file's bytes. Raises UserError, which ends with the remedy, if that fails."""
+    """Return the bytes of a file, or of standard input for "-". Raises UserError, which ends with
+    the remedy, if it cannot be read."""
     try:
-        return sys.stdin.buffer.read() if path == "-" else Path(path).expanduser().read_bytes()
+        if path == "-":
+            return sys.stdin.buffer.read()
+        return Path(path).expanduser().read_bytes()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
 
 
 def decode(path, raw, line=1):
-    """Return the text of bytes that begin at a line of a file. Raises UserError if not UTF-8."""
+    """Return the text of bytes of a file. line: the number of the line they begin at. Raises
+    UserError naming the line if they are not UTF-8."""
     try:
-        return raw.decode().removeprefix("\ufeff")
+        return raw.decode().removeprefix("\ufeff")  # the byte order mark that Windows writes
     except UnicodeDecodeError as error:
         at = error.start
-    now = "UTF-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-    command = f'iconv -f {now} -t UTF-8 "{path}" > new.txt'
+    encoding = "WINDOWS-1252"
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "UTF-16"
+    command = f'iconv -f {encoding} -t UTF-8 "{path}" > new.txt'
     remedy = f"save it as UTF-8 text (in Excel: CSV UTF-8), or convert it: {command}"
-    where = f"{path}:{line + raw.count(10, 0, at)}"
-    raise UserError(f"{where}: not UTF-8 (byte 0x{raw[at]:02x}); {remedy}")
+    line += raw.count(b"\n", 0, at)
+    raise UserError(f"{path}:{line}: not UTF-8 (byte 0x{raw[at]:02x}); {remedy}")
 
 
-def clean(text):
-    """Return a text in NFC, without marks that cannot be seen, and with [UNK] for <unk>."""
-    for old, new in ("\ufeff", ""), ("\u200b", ""), ("\xad", ""), ("<unk>", "[UNK]"):
-        text = text.replace(old, new)
+def normalize_characters(text):
+    """Return a text in NFC, without invisible marks, and with [UNK] for <unk>. Otherwise words that
+    look the same would have different ids."""
+    text = text.replace("\ufeff", "")  # byte order mark
+    text = text.replace("\u200b", "")  # zero width space
+    text = text.replace("\xad", "")  # soft hyphen
+    text = text.replace("<unk>", "[UNK]")  # as WikiText and the Penn Treebank write it
     return unicodedata.normalize("NFC", text)
 
 
 def read_lines(path, as_is=False):
-    """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end;
-    see `clean`, or as_is. Raises UserError if it is empty, unreadable or not UTF-8."""
-    read = decode(path, read_bytes(path)).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    lines = read if as_is else [clean(line) for line in read]
-    if n := sum(map(str.__ne__, read, lines)):
-        how = "read in NFC, without U+FEFF, U+200B and U+00AD, and with [UNK] for <unk>"
-        print(f"note: {path}: {n:,} lines changed: {how}", file=sys.stderr)
+    """Return the lines of a UTF-8 text file, without line ends and without empty lines at the end.
+    as_is: without `normalize_characters`. Raises UserError if the file is empty, unreadable or not
+    UTF-8."""
+    text = decode(path, read_bytes(path))
+    text = text.replace("\r\n", "\n").replace("\r", "\n")  # lines of Windows and of old Macs
+    lines = text.split("\n")
+    if not as_is:
+        normalized = [normalize_characters(line) for line in lines]
+        n_changed = sum(map(str.__ne__, lines, normalized))
+        if n_changed:
+            rules = "read in NFC, without U+FEFF, U+200B and U+00AD, and with [UNK] for <unk>"
+            print(f"note: {path}: {n_changed:,} lines changed: {rules}", file=sys.stderr)
+        lines = normalized
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
@@ -68,7 +90,8 @@ def read_non_empty_lines(path, as_is=False):
 
 
 def read_json(path, remedy="restore the file"):
-    """Return the value in a JSON file. Raises UserError, which ends with the remedy."""
+    """Return the value in a JSON file. Raises UserError, which ends with the remedy, if the file is
+    unreadable or not JSON."""
     raw = read_bytes(path, remedy)
     try:
         return json.loads(raw)
@@ -78,13 +101,14 @@ def read_json(path, remedy="restore the file"):
 
 @contextlib.contextmanager
 def whole_file(path):
-    """Open a file to write bytes to; it gets its name only when it is complete and on disk."""
+    """Open a file to write bytes to. It gets its name only when it is complete and on disk, so an
+    interrupted program leaves the old file."""
     partial = Path(f"{path}.partial")
     try:
         with open(partial, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # a power failure must not leave an empty file with this name
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face Hub, and folders in its forms: --data hf:NAME or hf:FOLDER.
+"""Read data sets of the Hugging Face Hub, and folders in its forms: --data hf:NAME or hf:FOLDER.
 
 hf:stanfordnlp/imdb   hf:nyu-mll/glue:subset=mrpc   hf:NAME:text=review,label=stars
 """
@@ -7,70 +7,138 @@ import logging
 import sys
 from pathlib import Path
 
-from data.corpus import PAIR, Corpus, hold_out, name_of
-from data.files import UserError, clean
-from data.labelled import COLUMNS, NAMES, corpus_of
+from data.corpus import PAIR, Corpus, name_of
+from data.files import UserError, normalize_characters
+from data.leaks import hold_out
+from data.tables import NAMES, ROLES, make_corpus
 
 
-def read(name):
-    """Return the Corpus of a data set's splits train, validation and test. Columns are those named
-    behind it, or have a usual name (labelled.NAMES) or type: the first of classes and the first of
-    strings. Raises UserError if it cannot be loaded or has no text."""
+def read_hub(name):
+    """Return the Corpus of a data set's splits train, validation and test. Its columns are those
+    named behind it, or have a usual name (tables.NAMES) or type. Without a test set, the validation
+    set or a fifth of the rows is one. Raises UserError if it cannot be loaded or has no text."""
+    place, _, words = name.removeprefix("hf:").partition(":")
+    named = {}  # what a column holds -> its name, as typed
+    for word in words.split(","):
+        if word:
+            key, _, value = word.partition("=")
+            named[key] = value
+    subset = named.pop("subset", None)
+    splits = load_splits(name, place, subset)
+    kinds = splits["train"].features
+    columns = choose_columns(name, named, kinds)
+    words = [f"{role}={column}" for role, column in columns.items()]
+    print(f"note: --data {name}:", *words, file=sys.stderr)
+
+    train = read_split(splits.get("train", ()), columns, kinds)
+    valid = read_split(splits.get("validation", ()), columns, kinds)
+    test = read_split(splits.get("test", ()), columns, kinds)
+    if not test:  # GLUE's test sets have no labels
+        test = valid
+        valid = []
+    if not test:
+        train, test = hold_out(
+            train,
+            0.2,
+            key=lambda row: row["text"],
+            name=name,
+            kind=lambda row: row.get("label", ""),
+        )
+    if is_text(columns):
+        return Corpus(name_of(name), lines_of(train), {"test": lines_of(test)})
+    return make_corpus(f"--data {name}", name_of(name), train, test, valid)
+
+
+def load_splits(name, place, subset):
+    """Return {split: rows} of a data set. Raises UserError if it cannot be loaded."""
     try:
-        import datasets
+        import datasets  # an extra: most data needs neither this library nor its start-up time
     except ImportError:
         raise UserError(f'--data {name}: needs datasets; pip install -e ".[hub]"') from None
-    place, _, words = name.removeprefix("hf:").partition(":")
-    called = dict(word.partition("=")[::2] for word in words.split(",") if word)
-    subset, folder = called.pop("subset", None), Path(place).expanduser()
     datasets.disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # offline, five lines of retries
-    try:  # only an absolute path is surely no name: "csv" is one
-        found = datasets.load_dataset(str(folder.resolve()) if folder.exists() else place, subset)
-        kinds = found["train"].features
+    folder = Path(place).expanduser()
+    if folder.exists():
+        place = str(folder.resolve())  # only an absolute path is surely no name: "csv" is one
+    try:
+        splits = datasets.load_dataset(place, subset)
+        splits["train"]
     except Exception as error:  # of many kinds: an unknown name, offline, no split train
         problem = str(error.__cause__ or error).split("\n")[0]
         problem = f"cannot be loaded ({problem:.200}); check the name and the network"
         raise UserError(f"--data {name}: {problem}") from None
-    wrong = [f"{k}={n}" for k, n in called.items() if k not in NAMES or n not in kinds]
-    usual = [(COLUMNS.get(n.lower()), n) for n in kinds]
-    usual += [("label", n) for n in kinds if hasattr(kinds[n], "names")]
-    types = {n: str(getattr(kind, "dtype", "")) for n, kind in kinds.items()}  # lists have none
-    usual += [("text", n) for n in kinds if types[n] == "string"]
-    for what, n in usual:
-        what = "score" if what == "label" and "float" in types[n] else what
-        if what and n not in called.values():
-            called.setdefault(what, n)
-    if wrong or "text" not in called:
+    return splits
+
+
+def choose_columns(name, named, kinds):
+    """Return {what a column holds: its name}: those `named`, then those with a usual name, then by
+    type the first of classes and the first of strings. kinds: {name of a column: its type}. Raises
+    UserError for a column that does not exist, and without a text."""
+    usual = [(ROLES.get(column.lower()), column) for column in kinds]
+    usual += [("label", column) for column in kinds if hasattr(kinds[column], "names")]
+    usual += [("text", column) for column in kinds if dtype_of(kinds[column]) == "string"]
+    columns = dict(named)
+    for usual_role, column in usual:
+        role = usual_role
+        if role == "label" and "float" in dtype_of(kinds[column]):
+            role = "score"
+        if role and column not in columns.values():
+            columns.setdefault(role, column)
+
+    wrong = []
+    for role, column in named.items():
+        if role not in NAMES or column not in kinds:
+            wrong.append(f"{role}={column}")
+    if wrong or "text" not in columns:
+        problem = ", ".join(wrong) or "no text"
         form = f"write {', '.join(NAMES)}=COLUMN; the columns are {', '.join(kinds)}"
-        raise UserError(f"--data {name}: {', '.join(wrong) or 'no text'} cannot be read; {form}")
-    print(f"note: --data {name}:", *(f"{k}={n}" for k, n in called.items()), file=sys.stderr)
-    is_text = not called.keys() & {"label", "score"}
+        raise UserError(f"--data {name}: {problem} cannot be read; {form}")
+    return columns
 
-    def rows_of(split):
-        rows = []
-        for cells in found.get(split, ()):
-            row = {what: spell(kinds[n], cells[n]) for what, n in called.items()}
-            if all(row.values()):  # none has a label in GLUE's test sets
-                pair = [row["text"], *([row.pop("text2")] if "text2" in row else [])]
-                one_line = (" ".join(t.replace("[EOS]", " ").split()) for t in pair)
-                rows.append(row if is_text else row | {"text": PAIR.join(one_line)})
-        return rows
 
-    train, valid, test = map(rows_of, ("train", "validation", "test"))
-    valid, test = (valid, test) if test else ([], valid)
-    if not test:
-        how = dict(key=lambda row: row["text"], kind=lambda row: row.get("label", ""))
-        train, test = hold_out(train, 0.2, name=name, **how)
-    if is_text:
-        texts = ("\n".join(row["text"] for row in rows) for rows in (train, test))
-        lines, tests = (text.split("\n") for text in texts)
-        return Corpus(name_of(name), lines, {"test": tests})
-    return corpus_of(f"--data {name}", name_of(name), train, test, valid)
+def dtype_of(kind):
+    """Return the name of a column's type; "" for lists, which have none."""
+    return str(getattr(kind, "dtype", ""))
+
+
+def is_text(columns):
+    """Return whether a data set is running text: it has neither labels nor scores."""
+    return not columns.keys() & {"label", "score"}
+
+
+def read_split(records, columns, kinds):
+    """Return the rows of a split as `tables.read_rows` does, without those with an empty cell. Of
+    running text, a row may have several lines."""
+    rows = []
+    for cells in records:
+        row = {role: spell(kinds[column], cells[column]) for role, column in columns.items()}
+        if not all(row.values()):
+            continue
+        if not is_text(columns):
+            sentences = [one_line(row["text"])]
+            if "text2" in row:
+                sentences.append(one_line(row.pop("text2")))
+            row["text"] = PAIR.join(sentences)
+        rows.append(row)
+    return rows
+
+
+def one_line(text):
+    """Return a text on one line, without the [EOS] that separates the sentences of a pair."""
+    return " ".join(text.replace("[EOS]", " ").split())
 
 
 def spell(kind, value):
     """Return a cell in words; "": an empty one, or the label -1, which means none."""
     if hasattr(kind, "names"):
-        return kind.names[value] if value is not None and value >= 0 else ""
-    return clean("" if value is None else str(value)).strip()
+        if value is None or value < 0:
+            return ""
+        return kind.names[value]
+    if value is None:
+        return ""
+    return normalize_characters(str(value)).strip()
+
+
+def lines_of(rows):
+    """Return the lines of the texts of rows."""
+    return "\n".join(row["text"] for row in rows).split("\n")

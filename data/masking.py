@@ -26,7 +26,8 @@ def mask_tokens(idx, vocab_size, gen, rate=0.15, unit="token", starts=None):
     unit_of = begins.cumsum(1)  # (B, T) each token's unit, numbered from 0 to T
     wanted = (rate * usable.sum(1) + torch.rand(B, generator=gen)).floor()  # (B,) tokens to choose
 
-    ranks = torch.rand(B, T + 1, generator=gen).argsort(dim=1, stable=True).argsort(dim=1)
+    luck_of_unit = torch.rand(B, T + 1, generator=gen)
+    ranks = luck_of_unit.argsort(dim=1, stable=True).argsort(dim=1)  # a random order of the units
     place = ranks.gather(1, unit_of)  # (B, T) of each token's unit in the random order
     dice = torch.rand(B, T, generator=gen)
     vocab_size = max(vocab_size, len(SPECIAL) + 1)  # randint raises if there is no word

@@ -5,7 +5,7 @@
 Lines are made while training, from seed and step. Each is a row of its own, which begins with [BOS]
 at position 0 and is padded at its end. Training mixes prompts of length 1 to --length; a test set
 has prompts of one length, up to 4 times as long. To add a task, write a class with `answer`, and
-`prompt` unless it is random symbols, and add it to TASKS.
+`prompt` unless it is random symbols, add it to TASKS, and its name to readers.TASK_NAMES.
 """
 
 import random
@@ -14,33 +14,47 @@ from string import ascii_letters, ascii_lowercase, digits
 
 import torch
 
-from data.batching import pad
+from data.batching import hash_ids, pad
 from data.files import UserError
-from data.text import hash_ids
 from data.tokenizer import BOS, encode, token_strings, train_tokenizer
+
+N_TEST = 400  # lines of each test set
 
 
 class Task:
     """The base of all tasks. In train_lm.py it takes the place of `data.text.Text`, with lines of
     its test sets as streams: {length: inputs and targets (n, T)}."""
 
-    symbols, end = ascii_lowercase, 1  # beside the =; where that is, from the prompt's end
-    length, tests = 16, (1, 1.5, 2, 4)  # of the longest training prompts; test prompts over it
-    flags = dict(n_layer=3, steps=1000, batch_size=32)  # defaults
-    metric, note, sizes, read = "accuracy", "", {}, {}  # as in Text
+    symbols = ascii_lowercase  # of the vocabulary, beside the =
+    end = 1  # where the = stands, counted from the prompt's end
+    length = 16  # of the longest training prompts
+    tests = (1, 1.5, 2, 4)  # lengths of the test prompts, over that of the longest training ones
+    flags = dict(n_layer=3, steps=1000, batch_size=32)  # defaults of train_lm.py
+
+    # As in Text
+    metric = "accuracy"
+    note = ""
+    sizes = {}
+    read = {}
+
     # Flags of train_lm.py that are of no use
     of_texts = "tokenizer vocab_size vocab_from valid split anchor eval_block eval_stride".split()
     of_texts += "eval_train eval_test drop_words swap_words rare_unknown graph".split()
 
     def __init__(self, length=None):
-        self.name, self.length = type(self).__name__.lower(), length or self.length
+        self.name = type(self).__name__.lower()
+        self.length = length or self.length
         self.tokenizer = train_tokenizer("word", [" ".join([*self.symbols, "="])])
-        lengths = sorted({max(1, round(self.length * x)) for x in self.tests})
-        rngs = {n: random.Random(f"{self.name} {n}") for n in lengths}  # the same for every run
-        self.streams = {str(n): self.lines([n] * 400, rng) for n, rng in rngs.items()}
-        self.hash = hash_ids([x.flatten() for lines in self.streams.values() for x in lines])
+        self.streams = {}
+        for n in sorted({max(1, round(self.length * ratio)) for ratio in self.tests}):
+            rng = random.Random(f"{self.name} {n}")  # the same for every run
+            self.streams[str(n)] = self.lines([n] * N_TEST, rng)
+        parts = []
+        for inputs, targets in self.streams.values():
+            parts += [inputs.flatten(), targets.flatten()]
+        self.hash = hash_ids(parts)
         self.longest = max(inputs.size(1) for inputs, _ in self.streams.values())
-        self.floor = {f"accuracy/{n}": 1.0 for n in lengths}
+        self.floor = {f"accuracy/{name}": 1.0 for name in self.streams}
 
     def prompt(self, n, rng):
         """Return a prompt of length n, a list of symbols. rng: a random.Random."""
@@ -58,21 +72,30 @@ class Task:
     def lines(self, lengths, rng):
         """Return lines with prompts of these lengths as inputs and targets (n, T). Each target is
         the next token, or -100 outside the answers."""
-        ids, answers, ids_of = [], [], self.tokenizer.get_vocab()
-        for parts in [self.line(n, rng) for n in lengths]:
-            symbols = [(i % 2 == 1, symbol) for i, part in enumerate(parts) for symbol in part]
-            ids.append(torch.tensor([BOS, *(ids_of[symbol] for _, symbol in symbols)]))
-            answers.append(torch.tensor([False, *(is_answer for is_answer, _ in symbols)]))
-        (ids, _), (answers, _) = pad(ids), pad(answers)  # (n, T + 1), PAD is False
-        return ids[:, :-1], ids.where(answers > 0, -100)[:, 1:]
+        id_of = self.tokenizer.get_vocab()
+        all_ids = []
+        all_answers = []
+        for n in lengths:
+            ids = [BOS]
+            is_answer = [False]
+            for i, part in enumerate(self.line(n, rng)):  # prompt, answer, prompt, answer, ...
+                ids += [id_of[symbol] for symbol in part]
+                is_answer += [i % 2 == 1] * len(part)
+            all_ids.append(torch.tensor(ids))
+            all_answers.append(torch.tensor(is_answer))
+        ids, _ = pad(all_ids)  # (n, T + 1)
+        is_answer, _ = pad(all_answers)  # (n, T + 1), False on padding
+        targets = ids.where(is_answer, -100)
+        return ids[:, :-1], targets[:, 1:]
 
     def batch(self, block_size, n, gen):
         """Draw n training lines: inputs and targets (n, T)."""
         rng = random.Random(gen.initial_seed())
-        return self.lines([rng.randint(1, self.length) for _ in range(n)], rng)
+        lengths = [rng.randint(1, self.length) for _ in range(n)]
+        return self.lines(lengths, rng)
 
-    def blocks(self, name, *how):
-        """Return a test set: inputs and targets (n, T)."""
+    def blocks(self, name, *_):
+        """Return a test set: inputs and targets (n, T). It is not cut into blocks."""
         return self.streams[name]
 
     def describe(self, block_size):
@@ -83,14 +106,15 @@ class Task:
         return f"{self.name}: prompts of length 1 to {self.length}"
 
     def defaults(self):
-        """Return the values of flags that are not given."""
-        own = dict(data=self.name, length=self.length, block_size=self.longest)
-        own |= dict(n_head=4, n_ffn=0, activation="gelu", eval_every=500)
-        return own | self.flags
+        """Return the values of the flags of train_lm.py that are not given."""
+        data = dict(data=self.name, length=self.length, block_size=self.longest)
+        model = dict(n_head=4, n_ffn=0, activation="gelu", eval_every=500)
+        return data | model | self.flags
 
     def example(self, n=3):
         """Return a prompt and its answer as texts, to show how they look."""
-        return [" ".join(part) for part in self.line(n, random.Random(0))[:2]]
+        prompt, answer, *_ = self.line(n, random.Random(0))
+        return [" ".join(prompt), " ".join(answer)]
 
     def solve(self, text):
         """Return the answer to a prompt that was typed, "a b c =". Raises UserError for others."""
@@ -122,19 +146,31 @@ class Recall(Task):
     """`a 3 F 0 c 7 = F 0 a 3`: the value that was shown with a key, for an induction head. Length
     counts pairs, the examples from which the model learns in context; a line asks for 8 keys."""
 
-    symbols, end = ascii_letters[:32] + digits, 2
+    keys = ascii_letters[:32]
+    symbols = keys + digits
+    end = 2  # a key follows the =
+    length = 8
+    tests = (1 / 4, 1 / 2, 1, 1.5, 2, 4)
     flags = dict(n_layer=2, steps=1200, batch_size=64, init_std=0.15)  # 0.05 needs thousands more
-    length, tests = 8, (1 / 4, 1 / 2, 1, 1.5, 2, 4)
 
     def line(self, n, rng):
-        if n > 32:
+        if n > len(self.keys):  # test prompts are up to 4 times as long as training prompts
             raise UserError(f"--length {self.length}: recall has 32 keys; give at most 8")
-        pairs = [[key, rng.choice(digits)] for key in rng.sample(ascii_letters[:32], n)]
-        parts = [[symbol] for pair in rng.choices(pairs, k=8) for symbol in pair]
-        return [sum(pairs, []) + ["="] + parts[0], *parts[1:]]
+        pairs = [(key, rng.choice(digits)) for key in rng.sample(self.keys, n)]
+        prompt = []
+        for key, value in pairs:
+            prompt += [key, value]
+        prompt.append("=")
+        parts = []
+        for key, value in rng.choices(pairs, k=8):
+            parts += [[*prompt, key], [value]]
+            prompt = []  # only the first question follows the pairs
+        return parts
 
     def answer(self, prompt):
-        return [prompt[prompt[:-2].index(prompt[-1]) + 1]]
+        *shown, _, key = prompt
+        place = shown.index(key)
+        return [prompt[place + 1]]
 
 
 class FlipFlop(Task):
@@ -144,11 +180,14 @@ class FlipFlop(Task):
     symbols = "wi01"
 
     def prompt(self, n, rng):
-        signs = ["w", *rng.choices("wi", (1, 4), k=n - 1)]
-        return [*(symbol for sign in signs for symbol in (sign, rng.choice("01"))), "="]
+        prompt = []
+        for sign in ["w", *rng.choices("wi", (1, 4), k=n - 1)]:
+            prompt += [sign, rng.choice("01")]
+        return [*prompt, "="]
 
     def answer(self, prompt):
-        return [prompt[-prompt[::-1].index("w")]]
+        from_end = prompt[::-1].index("w")  # symbols after the last w, and the = among them
+        return [prompt[-from_end]]
 
 
 class Count(Task):
@@ -157,13 +196,15 @@ class Count(Task):
     symbols = ascii_lowercase[:10] + digits + "?"
 
     def prompt(self, n, rng):
-        asked, *others = rng.sample(self.symbols[:10], 10)
+        asked, *others = rng.sample(self.symbols[:10], 10)  # all letters in random order
         shown = [asked] * rng.randint(0, min(n, 9))
         shown += rng.choices(others, k=n - len(shown))
         return [*rng.sample(shown, n), "?", asked, "="]
 
     def answer(self, prompt):
-        return [str(prompt[: prompt.index("?")].count(prompt[-2]))]
+        *_, asked, _ = prompt  # the = is last
+        shown = prompt[: prompt.index("?")]
+        return [str(shown.count(asked))]
 
 
 class Sort(Task):

@@ -1,21 +1,21 @@
-"""Read a corpus for language models as token streams.
+"""Read running text for language models, as token streams.
 
-`data` is the value of --data: a text (see corpus.load) or a folder of `python -m data.prepare`. The
-other arguments are flags too: kind is --tokenizer.
+`data` is the value of --data: a text (see readers.load) or a folder of `python -m data.prepare`.
+The other arguments are flags too: kind is --tokenizer.
 """
 
-import hashlib
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from data import batching, corpus
-from data.corpus import Corpus, hold_out
+from data.batching import consecutive_blocks, hash_ids, random_blocks, stream
+from data.corpus import Corpus
 from data.files import UserError, read_json, sha256
+from data.leaks import hold_out, split_corpus
+from data.readers import load
 from data.tokenizer import load_tokenizer, train_tokenizer
 
 
@@ -30,7 +30,7 @@ class Text:
     floor: dict[str, float]  # the best possible values of metrics, if they are known
     note: str  # what --split removed
     hash: str  # sha256 of all ids, or of the description of a prepared folder
-    read: dict[str, Corpus]  # what --data and --vocab-from give, unless prepared, by their names
+    read: dict[str, Corpus]  # flag -> what --data and --vocab-from give; empty if prepared
 
     metric = "perplexity"  # what is drawn and printed of it
 
@@ -44,81 +44,101 @@ class Text:
 
     def batch(self, block_size, n, gen):
         """Draw n blocks from anywhere in the training text: inputs and targets (n, T)."""
-        return batching.random_blocks(self.streams["train"], block_size, n, gen)
+        return random_blocks(self.streams["train"], block_size, n, gen)
 
     def blocks(self, name, block_size, most, stride, anchor):
         """Return the first `most` tokens of a set (0: all) as consecutive blocks: inputs and
-        targets (n, T)."""
-        ids = self.streams[name][: most + 1 if most else None]
-        return batching.consecutive_blocks(ids, block_size, min(stride, block_size), anchor)
-
-
-@cache
-def find_task(data, length=None):
-    """Return the `data.tasks.Task` that --data names, or None. length: also as it is typed."""
-    from data.tasks import TASKS  # which needs this module
-
-    length = int(length) if str(length).isdecimal() else None
-    return TASKS[data](length) if data in TASKS else None
+        targets (n, T). stride, anchor: see `batching.consecutive_blocks`."""
+        ids = self.streams[name]
+        if most:
+            ids = ids[: most + 1]  # and [BOS]
+        return consecutive_blocks(ids, block_size, min(stride, block_size), anchor)
 
 
 def read_text(
     data, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0.0, split="full"
 ):
     """Return the Text of --data. tokenizer: one to use instead of training one, on the training
-    lines alone. Raises UserError as `corpus.load` and `read_prepared`, and without running text."""
-    if prepared := read_prepared(data, tokenizer, vocab_size, vocab_from, valid, split != "full"):
-        return prepared
-    found, vocabulary, read, note = load_parts(data, vocab_from, split)
-    if not found.lines:
+    lines alone. Raises UserError as `load` and `read_prepared`, and without running text."""
+    if is_prepared(data):
+        refuse_flags(data, vocab_size, vocab_from, valid, split != "full")
+        return read_prepared(data, tokenizer)
+    corpus, vocabulary, corpora, note = load_parts(data, vocab_from, split)
+    if not corpus.lines:
         raise UserError(f"--data {data}: no running text; give a .txt or one in train_LM.txt")
-    lines, held_out = hold_out(found.lines, valid, name=data) if valid else (found.lines, [])
-    # The floor is per word: it holds if the vocabulary has every word of this corpus
-    all_words = kind == "word" and not (vocab_size or vocab_from or tokenizer)
-    tokenizer = tokenizer or train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
-    sets = {"train": lines} | ({"valid": held_out} if held_out else {}) | found.tests
-    streams = {name: batching.stream(tokenizer, part) for name, part in sets.items()}
-    sizes = {name: sum(len(line.encode()) + 1 for line in part) for name, part in sets.items()}
-    floor, digest = found.floor if all_words else {}, hash_ids(streams.values())
-    return Text(found.name, tokenizer, streams, sizes, floor, note, digest, read)
+    lines = corpus.lines
+    held_out = []
+    if valid:
+        lines, held_out = hold_out(lines, valid, name=data)
+    floor = {}
+    if kind == "word" and not (vocab_size or vocab_from or tokenizer):
+        floor = corpus.floor  # it is per word, so the vocabulary must have every word of the corpus
+    if not tokenizer:
+        tokenizer = train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
+
+    sets = {"train": lines}
+    if held_out:
+        sets["valid"] = held_out
+    sets |= corpus.tests
+    streams = {}
+    sizes = {}
+    for name, set_lines in sets.items():
+        streams[name] = stream(tokenizer, set_lines)
+        sizes[name] = sum(len(line.encode()) + 1 for line in set_lines)  # and the line end
+    digest = hash_ids(streams.values())
+    return Text(corpus.name, tokenizer, streams, sizes, floor, note, digest, corpora)
 
 
 def load_parts(data, vocab_from="", split="full"):
-    """Return the Corpus to train on, that of the vocabulary, both by flag, what --split removed."""
-    read, notes = {"data": corpus.load(data)}, []
+    """Return (the Corpus to train on, that of the vocabulary, both by their flags, what --split
+    removed)."""
+    corpora = {"data": load(data)}
     if vocab_from:
-        read["vocab_from"] = corpus.load(vocab_from, "--vocab-from")
-    # If none has test rows, split the first one: it raises UserError unless --split is full
-    for flag in [flag for flag, each in read.items() if each.test_rows] or ["data"]:
-        read[flag], _, note = read[flag].split(split)
-        notes += [note] if note else []
-    return read["data"], read.get("vocab_from", read["data"]), read, "; ".join(notes)
+        corpora["vocab_from"] = load(vocab_from, "--vocab-from")
+    to_split = [flag for flag, corpus in corpora.items() if corpus.test_rows]
+    if not to_split:
+        to_split = ["data"]  # raises UserError unless --split is full
+    notes = []
+    for flag in to_split:
+        corpora[flag], _, note = split_corpus(corpora[flag], split)
+        if note:
+            notes.append(note)
+    vocabulary = corpora.get("vocab_from", corpora["data"])
+    return corpora["data"], vocabulary, corpora, "; ".join(notes)
 
 
-def hash_ids(parts):
-    """Return the sha256 of tensors of ids and of their lengths, in hexadecimal."""
-    digest = hashlib.sha256()
-    for ids in parts:
-        digest.update(len(ids).to_bytes(8, "little") + ids.numpy().tobytes())
-    return digest.hexdigest()
+def is_prepared(data):
+    """Return whether --data is a folder of `python -m data.prepare`, which is complete."""
+    return (Path(data).expanduser() / "meta.json").is_file()
 
 
-def read_prepared(data, tokenizer, *others):
-    """Return a folder of data/prepare.py as Text with streams on disk; None for other data. Raises
-    UserError for `others`, flags that must be empty, and another tokenizer."""
-    folder = Path(data).expanduser()
-    if not (folder / "meta.json").is_file():
-        return None
-    if any(others):
+def refuse_flags(data, *values):
+    """Raise UserError if one of the flags that a prepared folder has no use for is set."""
+    if any(values):
         remedy = "leave --vocab-size, --vocab-from, --valid and --split out"
         raise UserError(f"--data {data}: has its own vocabulary and sets; {remedy}")
-    meta, own = read_json(folder / "meta.json"), load_tokenizer(folder / "tokenizer.json")
-    if tokenizer and tokenizer.to_str() != own.to_str():
+
+
+def read_prepared(data, tokenizer):
+    """Return a prepared folder as Text, with streams that stay on disk. Raises UserError if a
+    tokenizer is given and is not the folder's own."""
+    folder = Path(data).expanduser()
+    meta = read_json(folder / "meta.json")
+    prepared_with = load_tokenizer(folder / "tokenizer.json")
+    if tokenizer and tokenizer.to_str() != prepared_with.to_str():
         raise UserError(f"--data {data}: not the vocabulary of the run; use --vocab-from RUN")
     streams = {}
     for name, count in meta["tokens"].items():
         path = folder / f"{name}.bin"
         # Mode c, copy on write: torch warns about arrays that cannot be written
         streams[name] = torch.from_numpy(np.memmap(path, meta["dtype"], "c", shape=(count,)))
-    digest = sha256(folder / "meta.json")
-    return Text(folder.resolve().name, own, streams, meta["bytes"], {}, "", digest, {})
+    return Text(
+        name=folder.resolve().name,
+        tokenizer=prepared_with,
+        streams=streams,
+        sizes=meta["bytes"],
+        floor={},
+        note="",
+        hash=sha256(folder / "meta.json"),
+        read={},
+    )

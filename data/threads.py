@@ -20,14 +20,16 @@ import torch
 
 from data.batching import generator, length_batches, pad, sentences
 from data.corpora import toy
-from data.corpus import hold_out, name_of
+from data.corpus import name_of
 from data.files import UserError, hash_of, read_lines
+from data.leaks import hold_out
 from data.masking import mask_tokens
 from data.tokenizer import train_tokenizer
 
 # View -> its name in words
 THREAD_VIEWS = dict(ancestors="with its ancestors", alone="alone", shuffled="with another tree's")
 
+# Kind of word in the toy threads -> its symbol in the toy grammar, and its words
 KINDS = dict(building="Building", event="Event", people="Person.plural", virtue="Virtue")
 WORDS = {kind: tuple(map(" ".join, toy.BODIES[symbol])) for kind, symbol in KINDS.items()}
 TAKEN = 0.8  # the probability that a reply takes a word from an ancestor
@@ -59,61 +61,84 @@ def load_threads(name):
         return generate()
     trees = []
     for number, line in enumerate(read_lines(name, as_is=True), start=1):
+        if not line.strip():
+            continue
         try:
-            trees += [read_tree(json.loads(line))] if line.strip() else []
+            trees.append(make_tree(json.loads(line)))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"not a post ({error!r:.90}); correct it, see data/threads.py"
             raise UserError(f"{name}:{number}: {problem}") from None
     return [tree for tree in trees if len(tree.texts) > 1]
 
 
-def read_tree(post):
-    """Return a post, parsed from JSON, as a Tree. Of comments with one id, the last one counts."""
-    root, comments, replies = "t3_" + post["id"], {}, {}
+def make_tree(post):
+    """Return a post, parsed from JSON, as a Tree. Of comments with one id, the last one counts.
+    Raises KeyError, TypeError, ValueError or AttributeError for other JSON, and ValueError for
+    comments that do not lead up to the post."""
+    root = "t3_" + post["id"]
+    parent_of = {}
+    text_of = {}
     for comment in post["comments"]:
-        parent, text = comment.get("parent_id") or root, clean(comment["body"] or "")
-        comments["t1_" + comment["id"]] = parent, text
-    for name, (parent, _) in comments.items():
+        name = "t1_" + comment["id"]
+        parent_of[name] = comment.get("parent_id") or root
+        text_of[name] = strip_markup(comment["body"] or "")
+    replies = {}
+    for name, parent in parent_of.items():
         replies.setdefault(parent, []).append(name)
     order = [root]
     for name in order:  # the list grows: parents before their replies
         order += replies.get(name, [])
-    for name in comments.keys() - set(order):
-        raise ValueError(f"{name}, a comment on {comments[name][0]}, does not lead up to {root}")
-    title = " ".join(clean(str(post.get(part) or "")) for part in ("title", "selftext")).strip()
-    tree, index = Tree([title], [[]]), {root: 0}
+    for name in parent_of.keys() - set(order):
+        raise ValueError(f"{name}, a comment on {parent_of[name]}, does not lead up to {root}")
+
+    title = strip_markup(str(post.get("title") or ""))
+    body = strip_markup(str(post.get("selftext") or ""))
+    tree = Tree([f"{title} {body}".strip()], [[]])
+    index = {root: 0}  # of each text in the tree
     for name in order[1:]:
-        parent, text = index[comments[name][0]], comments[name][1]
-        index[name] = len(tree.texts) if text else parent
-        if text:
-            tree.texts.append(text)
-            tree.chains.append([parent, *tree.chains[parent]])
+        parent = index[parent_of[name]]
+        if not text_of[name]:
+            index[name] = parent  # a deleted comment's replies move up
+            continue
+        index[name] = len(tree.texts)
+        tree.texts.append(text_of[name])
+        tree.chains.append([parent, *tree.chains[parent]])
     return tree
 
 
-def clean(text):
-    """Return a text on one line as the model reads it, "" if it was deleted. A link [text](address)
-    becomes its text, an address the word URL."""
+def strip_markup(text):
+    """Return the text of a post or comment on one line, without quotes; "" if it was deleted. A
+    link [text](address) becomes its text, an address the word URL."""
     lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
-    text = " ".join(re.sub(r"(?:https?://|www\.)\S+", "URL", text).split())
-    return "" if text in ("[deleted]", "[removed]") else text.encode("utf-8", "replace").decode()
+    text = re.sub(r"(?:https?://|www\.)\S+", "URL", text)
+    text = " ".join(text.split())
+    if text in ("[deleted]", "[removed]"):
+        return ""
+    return text.encode("utf-8", "replace").decode()  # half an emoji cannot be written to a file
 
 
 def generate(n_trees=1200, seed=0):
     """Return n_trees toy Trees: a post and 4 to 12 comments, each a reply to any text above."""
-    rng, trees = random.Random(f"toy threads {seed}"), []
+    rng = random.Random(f"toy threads {seed}")
+    trees = []
     for _ in range(n_trees):
-        words = [{kind: rng.choice(words) for kind, words in WORDS.items()}]
+        words = [{kind: rng.choice(choices) for kind, choices in WORDS.items()}]  # of each text
         tree = Tree([rng.choice(POSTS).format(**words[0])], [[]])
         for _ in range(rng.randint(4, 12)):
-            parent = rng.choice([i for i, up in enumerate(tree.chains) if len(up) < DEEPEST])
-            chain, said = [parent, *tree.chains[parent]], {}
+            open_texts = [i for i, chain in enumerate(tree.chains) if len(chain) < DEEPEST]
+            parent = rng.choice(open_texts)
+            chain = [parent, *tree.chains[parent]]
+            weights = [0.5**distance for distance in range(len(chain))]  # near ones more often
+            reply = {}
             for kind, choices in WORDS.items():
-                source = rng.choices(chain, [0.5**d for d in range(len(chain))])[0]
-                said[kind] = words[source][kind] if rng.random() < TAKEN else rng.choice(choices)
-            words.append(said)
-            tree.texts.append(rng.choice(REPLIES).format(**said))
+                (source,) = rng.choices(chain, weights)
+                if rng.random() < TAKEN:
+                    reply[kind] = words[source][kind]
+                else:
+                    reply[kind] = rng.choice(choices)
+            words.append(reply)
+            tree.texts.append(rng.choice(REPLIES).format(**reply))
             tree.chains.append(chain)
         trees.append(tree)
     return trees
@@ -126,67 +151,104 @@ class Forest:
     comments that are targets together, at most max_tree_size of a tree, parents first."""
 
     def __init__(self, trees, tokenizer, block_size, n_ancestors, max_tree_size=64):
-        self.texts = [text for tree in trees for text in tree.texts]
+        self.texts = []
+        for tree in trees:
+            self.texts += tree.texts
         self.sequences, self.n_long = sentences(tokenizer, self.texts, block_size)
-        self.chains, self.others, self.pieces = [], [], []
-        by_depth = [{} for _ in trees]  # for each tree, {depth: chains of its texts}
-        for tree, chains_at in zip(trees, by_depth):
-            root = len(self.chains)
+        self.chains = []
+        self.pieces = []
+        by_depth = []  # of each tree, {depth: chains of its texts}
+        for tree in trees:
+            root = len(self.chains)  # the row of its post
+            chains_at = {}
             for chain in tree.chains:
-                self.chains.append([root + a for a in chain[:n_ancestors]])
-                chains_at.setdefault(len(chain), []).append(self.chains[-1])
-            rows = range(root + 1, len(self.chains))
-            self.pieces += [rows[i : i + max_tree_size] for i in range(0, len(rows), max_tree_size)]
-        # The other tree is the next one when sorted by depth
+                rows = [root + ancestor for ancestor in chain[:n_ancestors]]
+                self.chains.append(rows)
+                chains_at.setdefault(len(chain), []).append(rows)
+            by_depth.append(chains_at)
+            comments = range(root + 1, len(self.chains))
+            for start in range(0, len(comments), max_tree_size):
+                self.pieces.append(comments[start : start + max_tree_size])
+
+        # The other tree is the next one when sorted by depth, and after the last one the first
+        self.others = []
         order = sorted(range(len(trees)), key=lambda k: max(by_depth[k]))
-        other_of = dict(zip(order, order[1:] + order[:1]))
+        next_tree = dict(zip(order, order[1:] + order[:1]))
         for k, tree in enumerate(trees):
-            chains_at = by_depth[other_of[k]]
+            chains_at = by_depth[next_tree[k]]
             for i, chain in enumerate(tree.chains):
                 chains = chains_at[min(len(chain), max(chains_at))]
                 self.others.append(chains[i % len(chains)])
 
     def batches(self, batch_size, gen):
         """Return the targets of batch_size pieces each, in random order, as tensors of rows."""
-        order = torch.randperm(len(self.pieces), generator=gen).split(batch_size)
-        return [torch.tensor([row for i in some for row in self.pieces[i]]) for some in order]
+        order = torch.randperm(len(self.pieces), generator=gen)
+        return [self.rows_of(numbers) for numbers in order.split(batch_size)]
+
+    def rows_of(self, numbers):
+        """Return the rows of some pieces as one tensor."""
+        rows = []
+        for number in numbers:
+            rows += self.pieces[number]
+        return torch.tensor(rows)
 
     def above(self, rows, chains):
         """Return what the model reads of the ancestors `chains` of these comments: each once, as
         texts, texts_mask (N, T), and whose they are, as ancestors, ancestors_mask (B, A)."""
-        used = sorted({a for row in rows for a in chains[row]})
-        place = {a: i for i, a in enumerate(used)}
-        texts = pad([self.sequences[a] for a in used])
-        ancestors = pad([torch.tensor([place[a] for a in chains[row]]) for row in rows])
-        names = "texts", "texts_mask", "ancestors", "ancestors_mask"
-        return dict(zip(names, (*texts, *ancestors)))
+        used = set()
+        for row in rows:
+            used.update(chains[row])
+        used = sorted(used)
+        place = {ancestor: i for i, ancestor in enumerate(used)}
+        texts, texts_mask = pad([self.sequences[ancestor] for ancestor in used])
+        places = [torch.tensor([place[ancestor] for ancestor in chains[row]]) for row in rows]
+        ancestors, ancestors_mask = pad(places)
+        return {
+            "texts": texts,
+            "texts_mask": texts_mask,
+            "ancestors": ancestors,
+            "ancestors_mask": ancestors_mask,
+        }
 
     def mask_comments(self, vocab_size, starts, rate, unit):
         """Return {view: batches}, as `pairs.mask_pairs` does for the views of a pair."""
         batches = {view: [] for view in THREAD_VIEWS}
-        rows = torch.tensor([row for piece in self.pieces for row in piece])
-        for found in length_batches([len(self.sequences[row]) for row in rows], 64):
-            chosen = rows[found].tolist()
-            idx, mask = pad([self.sequences[row] for row in chosen])
-            gen = generator("masks of comments", *chosen)
+        rows = self.rows_of(range(len(self.pieces)))
+        lengths = [len(self.sequences[row]) for row in rows]
+        for batch in length_batches(lengths, 64):
+            comments = rows[batch].tolist()
+            idx, mask = pad([self.sequences[row] for row in comments])  # (B, T)
+            gen = generator("masks of comments", *comments)
             inputs, labels = mask_tokens(idx, vocab_size, gen, rate, unit, starts)
-            contexts = self.above(chosen, self.chains), {}, self.above(chosen, self.others)
-            for view, more in zip(THREAD_VIEWS, contexts):
-                batches[view].append((inputs, mask, labels, more))
+            contexts = {
+                "ancestors": self.above(comments, self.chains),
+                "alone": {},
+                "shuffled": self.above(comments, self.others),
+            }
+            for view, context in contexts.items():
+                batches[view].append((inputs, mask, labels, context))
         return batches
 
 
-def read_forests(data, tokenizer, kind, vocab_size, valid, test=0.1, **how):
+def read_forests(data, tokenizer, kind, vocab_size, valid, test=0.1, **options):
     """Return (name, tokenizer, {set: Forest}, sha256 of all trees), with shares of the trees held
-    out. tokenizer: None makes one. how: see Forest. Raises UserError for too few trees."""
+    out. tokenizer: None makes one. options: see Forest. Raises UserError for too few trees."""
     trees = load_threads(data)
-    rest, tested = hold_out(trees, test, seed=0, key=lambda tree: "\n".join(tree.texts))
-    kept, held = hold_out(rest, valid, seed=1, key=lambda tree: "\n".join(tree.texts))
-    if not kept or min(len(held), len(tested)) < 2:
+    rest, tested = hold_out(trees, test, seed=0, key=text_of_tree)
+    kept, held_out = hold_out(rest, valid, seed=1, key=text_of_tree)
+    if not kept or min(len(held_out), len(tested)) < 2:
         problem = f"{len(trees)} trees are too few for --valid {valid} and --test {test}"
         raise UserError(f"--data {data}: {problem}; give more posts with comments")
-    texts = [text for tree in kept for text in tree.texts]
-    tokenizer = tokenizer or train_tokenizer(kind, texts, vocab_size)
-    parts = {"train": kept, "valid": held, "test": tested}
-    forests = {name: Forest(part, tokenizer, **how) for name, part in parts.items()}
+    if not tokenizer:
+        texts = []
+        for tree in kept:
+            texts += tree.texts
+        tokenizer = train_tokenizer(kind, texts, vocab_size)
+    parts = {"train": kept, "valid": held_out, "test": tested}
+    forests = {name: Forest(part, tokenizer, **options) for name, part in parts.items()}
     return name_of(data), tokenizer, forests, hash_of(trees)
+
+
+def text_of_tree(tree):
+    """Return all texts of a tree as one."""
+    return "\n".join(tree.texts)

@@ -29,28 +29,32 @@ def train_tokenizer(kind, texts, vocab_size=0):
     """Return a `tokenizers.Tokenizer` made of `texts` alone. kind "word": the vocab_size (0: all)
     most frequent words, by frequency, then spelling; others are [UNK]. kind "bpe": byte-level BPE
     with vocab_size entries (0: 4,000). Raises UserError for too small a vocabulary."""
-    smallest = len(SPECIAL) + (256 if kind == "bpe" else 1)
+    smallest = len(SPECIAL) + 1
+    if kind == "bpe":
+        smallest = len(SPECIAL) + 256  # every byte
     if vocab_size and vocab_size < smallest:
         problem = f"a {kind} vocabulary needs at least {smallest} entries"
         raise UserError(f"--vocab-size {vocab_size}: {problem}")
-    how = {"special_tokens": list(SPECIAL), "show_progress": False}
+    options = {"special_tokens": list(SPECIAL), "show_progress": False}
     if kind == "word":
         tokenizer = Tokenizer(WordLevel(unk_token="[UNK]"))
         tokenizer.normalizer = NFC()  # one character for ä, not a and two dots
         tokenizer.pre_tokenizer = Split(Regex(WORD), "removed", invert=True)
-        trainer = WordLevelTrainer(vocab_size=vocab_size or 2**32, **how)
+        trainer = WordLevelTrainer(vocab_size=vocab_size or 2**32, **options)
     elif kind == "bpe":
         tokenizer = Tokenizer(BPE())
         tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
         alphabet = ByteLevel.alphabet()
-        trainer = BpeTrainer(vocab_size=vocab_size or 4000, initial_alphabet=alphabet, **how)
+        trainer = BpeTrainer(vocab_size=vocab_size or 4000, initial_alphabet=alphabet, **options)
     tokenizer.train_from_iterator(texts, trainer)
     # "[MASK]" in a sentence is one token, with the space before it, not punctuation around a word;
     # so is "[EOS]" between two sentences, with the spaces around it
     for token in SPECIAL:
-        strip = dict(lstrip=token in ("[MASK]", "[EOS]"), rstrip=token == "[EOS]")
-        tokenizer.add_special_tokens([AddedToken(token, special=True, **strip)])
+        strips_left = token in ("[MASK]", "[EOS]")
+        strips_right = token == "[EOS]"
+        added = AddedToken(token, special=True, lstrip=strips_left, rstrip=strips_right)
+        tokenizer.add_special_tokens([added])
     return tokenizer
 
 
@@ -79,28 +83,35 @@ def is_word_level(tokenizer):
 
 def encode(tokenizer, texts):
     """Return one list of ids per text, without [BOS]."""
-    return [found.ids for found in tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+    encodings = tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    return [encoding.ids for encoding in encodings]
 
 
 def end_with_eos(tokenizer):
     """Return a copy that adds [BOS] and [EOS], see `frame`."""
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    ends = dict(single="[BOS] $A [EOS]", special_tokens=[("[BOS]", BOS), ("[EOS]", EOS)])
-    tokenizer.post_processor = TemplateProcessing(**ends)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[BOS] $A [EOS]", special_tokens=[("[BOS]", BOS), ("[EOS]", EOS)]
+    )
     return tokenizer
 
 
 def frame(tokenizer, ids):
     """Return [BOS] and ids; [EOS] follows if the tokenizer's file adds both, as RoBERTa's does."""
-    return [BOS, *ids, *[EOS] * (tokenizer.num_special_tokens_to_add(False) > 1)]
+    if tokenizer.num_special_tokens_to_add(False) > 1:
+        return [BOS, *ids, EOS]
+    return [BOS, *ids]
 
 
 def token_strings(tokenizer, ids):
     """Return tokens for a figure's axis: words as they are, BPE pieces with a visible space."""
     if is_word_level(tokenizer):
         return [tokenizer.id_to_token(int(i)) for i in ids]
-    pieces = (tokenizer.decode([int(i)], skip_special_tokens=False) for i in ids)
-    return [piece.replace(" ", "␣").replace("\n", "⏎") for piece in pieces]
+    strings = []
+    for i in ids:
+        piece = tokenizer.decode([int(i)], skip_special_tokens=False)
+        strings.append(piece.replace(" ", "␣").replace("\n", "⏎"))
+    return strings
 
 
 def detokenize(tokenizer, ids):
@@ -109,9 +120,11 @@ def detokenize(tokenizer, ids):
         return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
     text = ""
     for token in token_strings(tokenizer, ids):
-        joins = token in ".,;:?!)%…”،؛؟।，。、；：？！）" or token in ("n't", "n’t", "...")
-        joins |= token[0] in "'’" and len(token) > 1
-        text += token if joins or not text or text[-1] in "($“" else " " + token
+        is_mark = token in ".,;:?!)%…”،؛؟।，。、；：？！）" or token == "..."
+        is_ending = token in ("n't", "n’t") or (token[0] in "'’" and len(token) > 1)
+        if text and text[-1] not in "($“" and not is_mark and not is_ending:
+            text += " "
+        text += token
     return text
 
 
@@ -121,9 +134,14 @@ def word_starts(tokenizer):
     V = tokenizer.get_vocab_size()
     if is_word_level(tokenizer):
         return torch.ones(V, dtype=torch.bool)
-
-    def begins_word(piece):
-        symbol = category(piece[0])[0] in "PSZ" and piece[0] != "\ufffd"  # part of a letter
-        return symbol or name(piece[0], "").startswith(("CJK", "HIRAGANA", "KATAKANA"))
-
     return torch.tensor([begins_word(piece) for piece in token_strings(tokenizer, range(V))])
+
+
+def begins_word(piece):
+    """Return whether a BPE piece, as in `token_strings`, begins a word."""
+    first = piece[0]
+    if first == "\ufffd":  # some bytes of a letter
+        return False
+    if category(first)[0] in "PSZ":  # punctuation, symbols, spaces
+        return True
+    return name(first, "").startswith(("CJK", "HIRAGANA", "KATAKANA"))

@@ -4,8 +4,8 @@ of how related they are. SemEval 2014's task 1; its trial set is the validation 
 Downloaded from a pinned commit into data/sick/; under CC BY-NC-SA 3.0, so not part of this project.
 """
 
-from data.corpora import download
-from data.labelled import corpus_of, read_rows
+from data.download import download
+from data.tables import make_corpus, read_rows
 
 MIRRORS = (
     "https://raw.githubusercontent.com/pchampio/sentence-entailment/"
@@ -20,13 +20,15 @@ SHA256 = {
 
 def load():
     """Return the Corpus of SICK, downloaded if it is not there."""
-    return read(download("sick", SHA256, MIRRORS))
+    return read_sick(download("sick", SHA256, MIRRORS))
 
 
-def read(folder):
+def read_sick(folder):
     """Return the Corpus of SICK_train.txt, SICK_trial.txt and SICK_test.txt, which may stand in
     folders of their own. Raises UserError."""
     paths = {path.stem: path for path in folder.rglob("SICK_*.txt")}
-    missing = folder / "SICK_test.txt"
-    parts = [read_rows(paths.get(f"SICK_{part}", missing)) for part in ("train", "test", "trial")]
-    return corpus_of(folder, folder.resolve().name, *parts)
+    missing = folder / "SICK_test.txt"  # read_rows names it in its message
+    train = read_rows(paths.get("SICK_train", missing))
+    test = read_rows(paths.get("SICK_test", missing))
+    valid = read_rows(paths.get("SICK_trial", missing))
+    return make_corpus(folder, folder.resolve().name, train, test, valid)

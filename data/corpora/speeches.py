@@ -4,10 +4,10 @@ Students' public repositories hold the same rows as the course. The files are do
 commits into data/speeches/; the data states no licence, so it is not part of this project.
 """
 
-from data.corpora import download
 from data.corpus import Corpus
+from data.download import download
 from data.files import UserError, read_non_empty_lines
-from data.labelled import read_rows
+from data.tables import read_rows
 
 SPEAKERS = {"0": "obama", "1": "wbush", "2": "hbush"}  # the assignment's labels
 MIRRORS = (
@@ -28,14 +28,15 @@ SHA256 = {
 
 def load():
     """Return the Corpus of the speeches, downloaded if they are not there."""
-    return read(download("speeches", SHA256, MIRRORS))
+    return read_assignment(download("speeches", SHA256, MIRRORS))
 
 
-def read(folder):
+def read_assignment(folder):
     """Return the Corpus in a folder of the assignment's form; its rows or its text may be missing.
     Labels 0, 1 and 2 get names if the test sets are the assignment's. Raises UserError."""
     corpus = Corpus(folder.resolve().name)
-    text, table = folder / "train_LM.txt", folder / "train_CLS.tsv"
+    text = folder / "train_LM.txt"
+    table = folder / "train_CLS.tsv"
     if not (text.exists() or table.exists()):
         raise UserError(f"{folder}: holds neither {text.name} nor {table.name}; try hf:{folder}")
     if text.exists():
@@ -45,11 +46,14 @@ def read(folder):
         if not corpus.tests:
             raise UserError(f"{folder}: no test_LM_*.txt beside {text.name}; add a test set")
     if table.exists():
-        assignment = set(corpus.tests) == set(SPEAKERS.values())
-        rows = read_rows(table, set(SPEAKERS) if assignment else None)
+        has_speakers = set(corpus.tests) == set(SPEAKERS.values())
+        allowed = set(SPEAKERS) if has_speakers else None  # None: any label
+        rows = read_rows(table, allowed)
         labels = sorted({row["label"] for row in rows})
         test_rows = read_rows(folder / "test_CLS.tsv", set(labels))
         corpus.rows = [(labels.index(row["label"]), row["text"]) for row in rows]
         corpus.test_rows = [(labels.index(row["label"]), row["text"]) for row in test_rows]
-        corpus.classes = [SPEAKERS[label] for label in labels] if assignment else labels
+        corpus.classes = labels
+        if has_speakers:
+            corpus.classes = [SPEAKERS[label] for label in labels]
     return corpus

@@ -20,10 +20,28 @@ from pathlib import Path
 from data.corpus import Corpus
 
 SPEAKERS = ("ada", "bruno", "clio")
-# Weights of what belongs to a speaker: 4.5, so that the best possible accuracy is near 90%
-WEIGHTS = {owner: [4.5 if owner == s else 1 for s in SPEAKERS] for owner in (*SPEAKERS, "all")}
-LINES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
-RULES, WORDS, TOPICS = "\n".join(x for x in LINES if not x.startswith("#")).strip().split("\n\n")
+FAVOUR = 4.5  # weight of what belongs to a speaker, so that the best accuracy is near 90%
+
+
+def read_parts():
+    """Return the three parts of toy.txt, without its comments: rules, words and topics."""
+    text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return "\n".join(lines).strip().split("\n\n")
+
+
+def owner_weights():
+    """Return {owner: weights for ada, bruno and clio} of what belongs to a speaker, or to all."""
+    weights = {}
+    for owner in SPEAKERS:
+        weights[owner] = [1, 1, 1]
+        weights[owner][SPEAKERS.index(owner)] = FAVOUR
+    weights["all"] = [1, 1, 1]
+    return weights
+
+
+RULES, WORDS, TOPICS = read_parts()
+WEIGHTS = owner_weights()
 
 
 def alternatives():
@@ -33,44 +51,62 @@ def alternatives():
             symbol = line
             continue
         *weights, bodies = line.split(maxsplit=len(SPEAKERS))
-        yield from ((symbol, [*map(int, weights)], body) for body in bodies.split("|"))
+        weights = [int(weight) for weight in weights]
+        for body in bodies.split("|"):
+            yield symbol, weights, body
     for entry in re.split(r"\n(?=\S)", WORDS):
         symbol, lists = entry.split(":")
         for weights, words in zip(WEIGHTS.values(), lists.split(";")):
-            yield from ((symbol, weights, word) for word in words.split(","))
+            for word in words.split(","):
+                yield symbol, weights, word
 
 
 def variants(text):
     """Yield (number, parts, wholes, words) of what a written rule stands for: with {thing} for all
-    topics, with # for a singular and a plural. parts / wholes: the shares of its weight."""
+    topics, with # for a singular and a plural. parts / wholes: the shares of its weight that each
+    speaker gives to a variant. words: what replaces {thing} and so on."""
     if "{" in text:
         topics = [line.split("; ") for line in TOPICS.splitlines()]
-        wholes = [sum(each) for each in zip(*(WEIGHTS[owner] for owner, *_ in topics))]
+        weights = [WEIGHTS[owner] for owner, *_ in topics]
+        wholes = [sum(of_speaker) for of_speaker in zip(*weights)]
         for owner, number, *words in topics:
             yield number, WEIGHTS[owner], wholes, dict(zip(("thing", "people", "need"), words))
+    elif "#" in text:
+        yield "singular", (1, 1, 1), (2, 2, 2), {}
+        yield "plural", (1, 1, 1), (2, 2, 2), {}
     else:
-        numbers = ("singular", "plural") if "#" in text else ("singular",)
-        yield from ((number, (1, 1, 1), [len(numbers)] * 3, {}) for number in numbers)
+        yield "singular", (1, 1, 1), (1, 1, 1), {}
+
+
+def inflect(text, number):
+    """Return "Person# has/have" as "Person.singular has" or "Person.plural have"."""
+    chosen = r"\1" if number == "singular" else r"\2"
+    text = re.sub(r"(\w+)/(\w+)", chosen, text)
+    return text.replace("#", "." + number)
 
 
 def build_grammar():
     """Return BODIES[symbol], its alternatives, each a tuple of symbols and words, and
     PROBABILITY[speaker][symbol], the probability of each alternative."""
-
-    def inflect(text, number):  # "Person# has/have" in the singular is "Person.singular has"
-        chosen = r"\1" if number == "singular" else r"\2"
-        return re.sub(r"(\w+)/(\w+)", chosen, text).replace("#", "." + number)
-
-    bodies, weights = {}, {speaker: {} for speaker in SPEAKERS}
+    bodies = {}
+    weights = {speaker: {} for speaker in SPEAKERS}
     for written, weight, alternative in alternatives():
         for number, parts, wholes, words in variants(written + alternative):
-            symbol, text = inflect(written, number), inflect(alternative, number).format(**words)
-            bodies.setdefault(symbol, []).append(tuple(re.findall(r"[\w.]*\w|[^\w\s]", text)))
+            symbol = inflect(written, number)
+            text = inflect(alternative, number).format(**words)
+            body = tuple(re.findall(r"[\w.]*\w|[^\w\s]", text))
+            bodies.setdefault(symbol, []).append(body)
             for speaker, w, part, whole in zip(SPEAKERS, weight, parts, wholes):
                 weights[speaker].setdefault(symbol, []).append(w * part / whole)
-    for table in weights.values():
-        table.update({symbol: [w / sum(ws) for w in ws] for symbol, ws in table.items()})
-    return bodies, weights
+    probability = {}
+    for speaker, table in weights.items():
+        probability[speaker] = {symbol: normalize(ws) for symbol, ws in table.items()}
+    return bodies, probability
+
+
+def normalize(weights):
+    """Return weights over their sum."""
+    return [weight / sum(weights) for weight in weights]
 
 
 BODIES, PROBABILITY = build_grammar()
@@ -78,28 +114,33 @@ BODIES, PROBABILITY = build_grammar()
 
 def draw_sentence(speaker, rng):
     """Draw a sentence. Return its text and its derivation [(symbol, alternative's number), ...]."""
-    tokens, derivation, stack = [], [], ["Sentence"]
+    tokens = []
+    derivation = []
+    stack = ["Sentence"]  # what is still to be written, the next part last
     while stack:
-        top = stack.pop()
-        if top in BODIES:
-            choices = range(len(BODIES[top]))
-            derivation.append((top, rng.choices(choices, PROBABILITY[speaker][top])[0]))
-            stack.extend(reversed(BODIES[top][derivation[-1][1]]))
-        else:
-            tokens.append(top)
+        part = stack.pop()
+        if part not in BODIES:
+            tokens.append(part)  # a word or a mark
+            continue
+        choices = range(len(BODIES[part]))
+        (choice,) = rng.choices(choices, PROBABILITY[speaker][part])
+        derivation.append((part, choice))
+        stack.extend(reversed(BODIES[part][choice]))
     tokens[0] = tokens[0].capitalize()
-    return re.sub(r" (?=[^\w\s])", "", " ".join(tokens)), derivation  # no space before a mark
+    text = re.sub(r" (?=[^\w\s])", "", " ".join(tokens))  # no space before a mark
+    return text, derivation
 
 
 def best_accuracy(labels, derivations):
-    """Return the share of sentences whose label has the largest P(sentence | speaker); of k equally
+    """Return the share of sentences whose label has the largest P(sentence | speaker). Of k equally
     likely speakers, each counts as 1/k right."""
     right = 0
     for label, derivation in zip(labels, derivations):
-        tables = PROBABILITY.values()
-        logs = [sum(math.log(p[symbol][i]) for symbol, i in derivation) for p in tables]
-        best = [math.isclose(log, max(logs)) for log in logs]
-        right += best[label] / sum(best)
+        logs = []
+        for p in PROBABILITY.values():
+            logs.append(sum(math.log(p[symbol][i]) for symbol, i in derivation))
+        is_best = [math.isclose(log, max(logs)) for log in logs]
+        right += is_best[label] / sum(is_best)
     return right / len(labels)
 
 
@@ -112,31 +153,48 @@ def perplexity_floor(speaker):
             return 0.0, 1.0
         nats = tokens = 0.0
         for p, body in zip(PROBABILITY[speaker][part], BODIES[part]):
-            nats += p * (-math.log(p) + sum(expected(each)[0] for each in body))
-            tokens += p * sum(expected(each)[1] for each in body)
+            means = [expected(part) for part in body]
+            nats += p * (-math.log(p) + sum(n for n, _ in means))
+            tokens += p * sum(n for _, n in means)
         return nats, tokens
 
     H, L = expected("Sentence")
     return math.exp(H / L)
 
 
+def draw_rows(seed, part, n_each):
+    """Draw n_each sentences of each speaker for a part of the corpus. Return rows (label, text) in
+    random order, and the derivation of each. A part has random numbers of its own, so its size does
+    not change other parts."""
+    rng = random.Random(f"toy {seed} {part}")
+    drawn = []
+    for label, speaker in enumerate(SPEAKERS):
+        for _ in range(n_each):
+            text, derivation = draw_sentence(speaker, rng)
+            drawn.append((label, text, derivation))
+    rng.shuffle(drawn)
+    rows = [(label, text) for label, text, _ in drawn]
+    return rows, [derivation for *_, derivation in drawn]
+
+
 def load(seed=0):
     """Return the Corpus of a seed. Test sentences that repeat a training sentence (under 3%) stay:
     without them, the floor would not hold."""
-
-    def draw(part, n):  # from random numbers of its own, so its size does not change other parts
-        rng, drawn = random.Random(f"toy {seed} {part}"), []
-        for label, speaker in enumerate(SPEAKERS):
-            drawn += [(label, *draw_sentence(speaker, rng)) for _ in range(n)]
-        rng.shuffle(drawn)
-        labels, texts, derivations = zip(*drawn)
-        return [*zip(labels, texts)], labels, derivations
-
-    sizes = {"lines": 800, "rows": 667, "tests": 200}
-    parts = {part: draw(part, n)[0] for part, n in sizes.items()}
-    lines = [text for _, text in parts["lines"]]
-    tests = {s: [x for i, x in parts["tests"] if SPEAKERS[i] == s] for s in SPEAKERS}
-    test_rows, *drawn = draw("test rows", 200)
+    lines, _ = draw_rows(seed, "lines", 800)
+    rows, _ = draw_rows(seed, "rows", 667)
+    tests, _ = draw_rows(seed, "tests", 200)
+    test_rows, derivations = draw_rows(seed, "test rows", 200)
     floor = {f"perplexity/{speaker}": perplexity_floor(speaker) for speaker in SPEAKERS}
-    floor["accuracy/test"] = best_accuracy(*drawn)
-    return Corpus("toy", lines, tests, parts["rows"], test_rows, list(SPEAKERS), floor)
+    floor["accuracy/test"] = best_accuracy([label for label, _ in test_rows], derivations)
+    tests_of = {}
+    for label, speaker in enumerate(SPEAKERS):
+        tests_of[speaker] = [text for said_by, text in tests if said_by == label]
+    return Corpus(
+        "toy",
+        lines=[text for _, text in lines],
+        tests=tests_of,
+        rows=rows,
+        test_rows=test_rows,
+        classes=list(SPEAKERS),
+        floor=floor,
+    )

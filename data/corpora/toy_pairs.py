@@ -15,29 +15,52 @@ import re
 from functools import cache
 
 from data.corpora import toy
+from data.parallel import Pairs
 
 PARTICLE = "ke"
 DETERMINERS = "a an the every most any those my our their".split()
 AUXILIARIES = "will would must may cannot has have had is are was were do does did".split()
-KINDS = "Kind State Showy Worthy Number".split()
-ADJECTIVES = frozenset(body[-1] for kind in KINDS for body in toy.BODIES[kind])
+KINDS = "Kind State Showy Worthy Number".split()  # symbols of the grammar that are adjectives
+
+
+def last_words(symbols):
+    """Return the last words of all alternatives of some symbols of the toy grammar."""
+    words = set()
+    for symbol in symbols:
+        words.update(body[-1] for body in toy.BODIES[symbol])
+    return frozenset(words)
+
+
+ADJECTIVES = last_words(KINDS)
 
 
 def load():
     """Return the Corpus of both languages, in which the sentences are not paired."""
-    from data.pairs import load_pairs  # which needs this module
+    return load_pairs().corpus()
 
-    return load_pairs("toy").corpus()
+
+def load_pairs():
+    """Return the Pairs of English sentences of the toy corpus and their translations."""
+    english = toy.load()
+    test = []
+    for lines in english.tests.values():
+        test += lines
+    train_pairs = [(sentence, translate(sentence)) for sentence in english.texts()]
+    test_pairs = [(sentence, translate(sentence)) for sentence in test]
+    return Pairs("toy", ("english", "lami"), train_pairs, [], {"test": test_pairs})
 
 
 @cache
 def lexicon():
     """Return {word of the toy grammar: its word in Lami}. No two share a stem, none is English."""
-    parts = {part for bodies in toy.BODIES.values() for body in bodies for part in body}
+    parts = set()
+    for bodies in toy.BODIES.values():
+        for body in bodies:
+            parts.update(body)
     words = sorted(part for part in parts if part not in toy.BODIES and part.isalpha())
     rng = random.Random("lami")
-    stems = map("".join, itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz"))
     taken = {word[:3] for word in words}
+    stems = ["".join(s) for s in itertools.product("bdfgklmnprstvz", "aeiou", "dgklmnprstvz")]
     stems = rng.sample([stem for stem in stems if stem not in taken], len(words))
     return {word: stem + rng.choice("aeo") for word, stem in zip(words, stems)}
 
@@ -47,25 +70,44 @@ def translate(sentence):
     words = re.findall(r"\w+|[^\w\s]", sentence)
     if words[0] != "I":
         words[0] = words[0].lower()
-    clauses = [list(clause) for _, clause in itertools.groupby(words, str.isalpha)]
-    lami = [translate_clause(clause) if clause[0].isalpha() else clause for clause in clauses]
-    text = re.sub(r" (?=[^\w\s])", "", " ".join(itertools.chain(*lami)))
+    lami = []
+    for is_clause, part in itertools.groupby(words, str.isalpha):
+        if is_clause:
+            lami += translate_clause(list(part))
+        else:
+            lami += part  # marks
+    text = re.sub(r" (?=[^\w\s])", "", " ".join(lami))  # no space before a mark
     return text[0].upper() + text[1:]
 
 
 def translate_clause(words):
     """Translate the words, a list, of one clause, which holds no marks."""
+    # An adjective follows its noun
     i = 0
     while i < len(words) - 1:
         if words[i] in ADJECTIVES:
-            words[i : i + 2] = words[i + 1], words[i]
+            words[i], words[i + 1] = words[i + 1], words[i]
             i += 1
         i += 1
-    if found := [i for i, word in enumerate(words) if word in AUXILIARIES]:
-        words.append(words[found[0]])
-        words[found[0]] = PARTICLE
-    lami = [PARTICLE if word == PARTICLE else lexicon()[word] for word in words]
+
+    # The first auxiliary moves to the end
+    auxiliaries = [i for i, word in enumerate(words) if word in AUXILIARIES]
+    if auxiliaries:
+        words.append(words[auxiliaries[0]])
+        words[auxiliaries[0]] = PARTICLE
+
+    lami = []
+    for word in words:
+        if word == PARTICLE:
+            lami.append(PARTICLE)
+        else:
+            lami.append(lexicon()[word])
+
+    # Determiners and adjectives take the vowel of their noun. In order: a determiner takes that of
+    # an adjective before this one takes its own
     for i, word in enumerate(words):
-        partner = i + 1 if word in DETERMINERS else i - 1 if word in ADJECTIVES else i
-        lami[i] = lami[i][:-1] + lami[partner][-1]
+        if word in DETERMINERS:
+            lami[i] = lami[i][:-1] + lami[i + 1][-1]
+        elif word in ADJECTIVES:
+            lami[i] = lami[i][:-1] + lami[i - 1][-1]
     return lami

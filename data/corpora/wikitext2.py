@@ -4,8 +4,8 @@ Words that its tokeniser split are joined again. WikiText-2 is downloaded from a
 PyTorch's examples into data/wikitext2/. Its text is Wikipedia's, under CC BY-SA.
 """
 
-from data.corpora import download
 from data.corpus import Corpus
+from data.download import download
 from data.files import read_non_empty_lines
 
 MIRRORS = (
@@ -22,10 +22,10 @@ REPAIRS = ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), ("<unk>", "[UNK]"))
 
 def load():
     """Return the Corpus of WikiText-2, downloaded if it is not there."""
-    return read(download("wikitext2", SHA256, MIRRORS))
+    return read_wikitext(download("wikitext2", SHA256, MIRRORS))
 
 
-def read(folder):
+def read_wikitext(folder):
     """Return the Corpus of train.txt, with valid.txt and test.txt as test sets."""
     sets = {}
     for name in ("train", "valid", "test"):

@@ -7,8 +7,9 @@ from operator import itemgetter
 import pytest
 
 import data
-from data.corpus import Corpus, hold_out, words_of
+from data.corpus import Corpus
 from data.files import UserError
+from data.leaks import hold_out, remove_test_sentences, split_corpus, words_of
 from data.tokenizer import train_tokenizer
 
 
@@ -64,7 +65,7 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     got = data.load(speeches)
     assert (len(got.lines), len(got.rows), len(got.test_rows)) == (1553, 2092, 750)
     assert got.classes == ["obama", "wbush", "hbush"] and sum(got.seen()) == 551
-    clean = got.clean()
+    clean = remove_test_sentences(got)
     assert len(clean.rows) == 1537 and not any(clean.seen())
     texts = "".join(f" {' '.join(words_of(text))} /" for text in clean.texts())
     tests = [words_of(text) for _, text in got.test_rows]
@@ -109,7 +110,7 @@ def test_clean_ignores_marks_and_case_and_keeps_short_overlaps():
     training = [(0, "thank you "), (1, "kept")]
     valid = [(0, "Thank you!"), (1, "also kept")]
     corpus = Corpus("x", lines, {}, training, rows, ["a", "b"], valid_rows=valid)
-    cleaned, seen, note = corpus.split("clean")
+    cleaned, seen, note = split_corpus(corpus, "clean")
     assert cleaned.valid_rows == valid[1:]
     assert (cleaned.lines, cleaned.rows, cleaned.test_rows) == (kept, [(1, "kept")], rows)
     assert seen == [True, False] and note.startswith("--split clean: 2 test rows; removed with")
@@ -122,7 +123,7 @@ def test_clean_finds_test_sentences_in_scripts_without_spaces():
     for sentence, around in ("我们今天去公园。", "他说，{}真好"), ("ฉันรักเมืองไทย", "และ{}มาก"):
         lines = [around.format(sentence), around.format(sentence[:4])]
         corpus = Corpus("x", lines, {}, [(0, "kept")], [(1, sentence)], ["a", "b"])
-        assert corpus.clean().lines == lines[1:]
+        assert remove_test_sentences(corpus).lines == lines[1:]
 
 
 def test_cross_validation_tests_every_sentence_exactly_once():
@@ -131,16 +132,16 @@ def test_cross_validation_tests_every_sentence_exactly_once():
     lines = [f"{rows[3][1]} and more", "another line"]
     whole, tested = Corpus("c", lines, {}, rows + rows[:5], test_rows, ["a", "b"]), []
     for i in range(1, 6):
-        part, seen, note = whole.split(f"{i}/5")
+        part, seen, note = split_corpus(whole, f"{i}/5")
         held = {text for _, text in part.test_rows}
         assert len(held) == len(part.test_rows) == 5 and len(part.rows) == 20
         assert not any(seen + part.seen()) and f"--split {i}/5" in note
         assert (rows[3][1] in held) == (len(part.lines) == 1)
         tested += part.test_rows
     assert sorted(tested) == sorted(set(whole.rows + whole.test_rows))
-    assert whole.split("full") == (whole, [False] * 5 + [True] * 2, "")
+    assert split_corpus(whole, "full") == (whole, [False] * 5 + [True] * 2, "")
     with pytest.raises(UserError, match="--split clean: leaves no rows to train or test on"):
-        Corpus("c", lines).split("clean")
+        split_corpus(Corpus("c", lines), "clean")
     for how in ("0/5", "6/5", "1/1", "one"):
         with pytest.raises(UserError, match=f"--split {how}: expected full, clean, or a part"):
-            whole.split(how)
+            split_corpus(whole, how)

@@ -6,7 +6,9 @@ import pytest
 
 import data
 from data.files import UserError
-from data.labelled import load_labelled, read_rows
+from data.labelled import load_labelled
+from data.leaks import split_corpus
+from data.tables import read_rows
 
 SENTENCES = [(("ham", "spam")[i % 2], f"message number {i}") for i in range(20)]
 
@@ -42,7 +44,7 @@ def test_csv_columns_are_found_and_named(header, line, used, tmp_path, capsys):
     path = write(tmp_path / "mine.csv", header, line=line)
     assert read_pairs(path) == SENTENCES and used in capsys.readouterr().err
     for how in ("full", "clean", "1/3"):
-        each = data.load(path).split(how)[0]
+        each = split_corpus(data.load(path), how)[0]
         assert each.texts() == [text for _, text in each.rows]  # also its lines: each once
 
 

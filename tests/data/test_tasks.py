@@ -7,6 +7,7 @@ import torch
 
 from data.batching import generator
 from data.files import UserError
+from data.readers import TASK_NAMES, find_task
 from data.tasks import TASKS
 from data.tokenizer import PAD, token_strings
 
@@ -86,3 +87,10 @@ def test_batches_depend_on_seed_and_step_and_tests_on_neither():
 def test_a_text_that_is_no_prompt_is_told(name, text):
     with pytest.raises(UserError, match=f"no prompt of {name}; give one like '.* ="):
         TASKS[name]().solve(text)
+
+
+def test_the_names_of_tasks_are_known_without_loading_them():
+    assert TASK_NAMES == tuple(TASKS)
+    task = find_task("copy", "7")  # as it is typed
+    assert (task.length, find_task("copy", "7")) == (7, task)
+    assert find_task("copy").length == 16 and find_task("toy") is find_task(None) is None

@@ -8,8 +8,8 @@ from helpers import call, succeed
 
 import data
 from data import batching
-from data.corpus import hold_out
 from data.files import UserError
+from data.leaks import hold_out
 from data.sentences import read_sentences
 from data.text import read_text
 from data.tokenizer import BOS, UNK, encode, train_tokenizer

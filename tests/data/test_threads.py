@@ -9,7 +9,7 @@ import torch
 
 from data import batching, threads
 from data.files import UserError
-from data.threads import THREAD_VIEWS, Forest, clean, load_threads, read_forests
+from data.threads import THREAD_VIEWS, Forest, load_threads, read_forests, strip_markup
 from data.tokenizer import MASK, WORD, train_tokenizer
 
 
@@ -55,8 +55,8 @@ def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
     ("a [page](https://example.org/x_(y)), www.example.org/a?b=c", "a page, URL"),
     ("no [link] here (none)", "no [link] here (none)"),
 ])  # fmt: skip
-def test_text_is_cleaned(text, cleaned):
-    assert clean(text) == cleaned
+def test_markup_is_stripped(text, cleaned):
+    assert strip_markup(text) == cleaned
 
 
 def test_a_mistake_in_a_file_of_posts_names_its_line(tmp_path):

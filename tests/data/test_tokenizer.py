@@ -24,7 +24,7 @@ def test_word_ids_follow_frequency_then_spelling():
 
 def test_ids_and_held_out_texts_are_the_same_in_every_process(capsys):
     program = (
-        "from data.tokenizer import train_tokenizer; from data.corpus import hold_out\n"
+        "from data.tokenizer import train_tokenizer; from data.leaks import hold_out\n"
         f"texts = {TEXTS!r}\n"
         "for kind in ('word', 'bpe'): print(train_tokenizer(kind, texts, 400).to_str())\n"
         "print(hold_out(' '.join(texts).split(), 0.3, 0))"
