@@ -1,30 +1,28 @@
-"""The transformer, to be read from top to bottom.
+"""The transformer, to be read from top to bottom. It imports nothing but torch.
 
 Attention alone does not know the order of the tokens. Positions enter in exactly three places, the
 three methods of a position encoding. NoPE uses none; a decoder then has only its causal mask.
 
 Shapes: B sequences of T tokens, C = n_embd channels, H heads of D = C / H channels, V words;
 queries attend to S keys. Masks are boolean, True = may attend. Negative targets are ignored.
+
+By default the scripts run what stands here, so an edit here changes what they do. Their options
+(windows, caches, more encodings, faster kernels, ...) are classes in nets/ that import this file
+and replace a method; nets/build.py chooses them. Nothing here names them.
 """
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from data.batching import send
-from nets.attention import Attention, choose_flex, shared_bias
-from nets.loss import LinearCrossEntropySum, linear_cross_entropy, not_ignored
-
 
 # ------------------------------------------------------------------------------------ 1. Config
 @dataclass
-class Architecture:
-    """The options that every training script has as flags (lab/flags.py)."""
+class Config:
+    """The architecture. Raises ValueError for values that do not fit together."""
 
     pos: str = "learned"  # one of POSITIONS
     n_layer: int = 4  # number of blocks
@@ -32,42 +30,23 @@ class Architecture:
     n_embd: int = 64  # width of the hidden states
     n_ffn: int = 0  # width of the feed-forward layer; 0: four times n_embd
     block_size: int = 32  # longest sequence, in tokens; the learned position table ends here
+    vocab_size: int = 5000  # number of words V
     dropout: float = 0.0  # dropout of embeddings and sublayer outputs
     attn_dropout: float = 0.0  # dropout of attention weights
     norm_first: bool = True  # layer norm before each sublayer (GPT-2), not after (BERT, RoBERTa)
+    norm_eps: float = 1e-5  # added to the variance in every layer norm
     activation: str = "gelu"  # of the feed-forward layer, one of ACTIVATIONS
     alibi: str = "offset"  # form of ALiBi in an encoder, one of ALiBi.FORMS
-    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
     rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
-    rope_scale: str = "none"  # one of Rotary.SCALES: adapt rotary positions to longer texts, which
-    rope_factor: float = 1.0  # are this many times as long as block_size
-    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
-    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
-    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
-    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
-    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
-    global_tokens: int = 0  # beside window or attn_block, these first tokens see and are seen
-    random_keys: int = 0  # beside them, also about this many random keys per block_size
+    head: str = "linear"  # output head, one of HEADS
+    tie: bool = True  # the head uses the embedding's word vectors
     init_std: float = 0.05  # standard deviation of the initial weights
 
-
-@dataclass
-class Config(Architecture):
-    """All architecture options. Raises ValueError for values that do not fit together."""
-
-    vocab_size: int = 5000
-    norm_eps: float = 1e-5  # added to the variance in every layer norm
-    head: str = "linear"  # one of HEADS
-    tie: bool = True  # the head uses the embedding's word vectors
-    zero_mask: bool = False  # the mask token enters as the zero vector (zero-CLAP)
-    omit_mask: bool = False  # the mask token is not an output word; output words have no bias
-    mask_id: int = 2  # id of the mask token
-    n_segment: int = 0  # vectors for pairs of sentences, 2 or 4, see nets/pairs.py; 0: none
-
     def __post_init__(self):
-        self.n_ffn = self.n_ffn or 4 * self.n_embd
-        options = dict(pos=POSITIONS, alibi=ALiBi.FORMS, head=HEADS, activation=ACTIVATIONS)
-        for name, allowed in options.items():
+        if self.n_ffn == 0:
+            self.n_ffn = 4 * self.n_embd
+        choices = {"pos": POSITIONS, "head": HEADS, "activation": ACTIVATIONS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}")
         if self.n_head < 1 or self.n_embd < 1 or self.n_embd % self.n_head:
@@ -76,8 +55,7 @@ class Config(Architecture):
             raise ValueError("head=clap compares with the token embeddings: it needs tie")
 
 
-HEADS = ("linear", "roberta", "clap")
-ACTIVATIONS = dict(gelu=nn.GELU, relu=nn.ReLU)
+ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
 
 
 # --------------------------------------------------------------------------------- 2. Positions
@@ -85,9 +63,9 @@ class NoPE(nn.Module):
     """No position encoding, and the base of all others, which override the places where they act.
     i (T,) or (B, T) are the positions of the queries, j (S,) or (B, S) those of the keys."""
 
-    label, color = "NoPE", "#777777"  # in figures
+    label = "NoPE"  # in figures
+    color = "#777777"
     ends = False  # whether it cannot go beyond block_size
-    reads_content = False  # whether `bias` reads q and k; else all blocks share one
 
     def __init__(self, config, causal):
         """Raise ValueError for a Config that the encoding cannot use."""
@@ -101,34 +79,34 @@ class NoPE(nn.Module):
         """Place 2: q (B, H, T, D) and k (B, H, S, D) -> the same, rotated or scaled."""
         return q, k
 
-    def bias(self, q, k, i, j, attention=None):
-        """Place 3: return a float (1 or B, 1 or H, T, S) to add to the scores, or None. Only if
-        `reads_content`, q and k are given, as turned, and the layer's Attention."""
-
-    def flex(self):
-        """Return f(score, b, h, i, j) -> score with the bias, with which a GPU does without a table
-        (see nets/attention.py); None: it needs the table."""
+    def bias(self, i, j):
+        """Place 3: return what is added to the scores, a float (1 or B, 1 or H, T, S) or 0.0."""
+        return 0.0
 
 
 class Learned(NoPE):
     """A trained vector per position."""
 
-    label, color, ends = "learned", "#4477AA", True
+    label = "learned"
+    color = "#4477AA"
+    ends = True
 
     def __init__(self, config, causal):
         super().__init__(config, causal)
-        self.vectors = nn.Embedding(config.random_positions or config.block_size, config.n_embd)
+        self.vectors = nn.Embedding(config.block_size, config.n_embd)
 
     def embed(self, x, i):
-        if i.dim() == 1 and len(i) > (n := len(self.vectors.weight)):
-            raise ValueError(f"learned positions end at block_size={n}, got {len(i)} tokens")
+        longest = len(self.vectors.weight)
+        if i.dim() == 1 and len(i) > longest:
+            raise ValueError(f"learned positions end at block_size={longest}, got {len(i)} tokens")
         return x + self.vectors(i)
 
 
 class Sinusoidal(NoPE):
     """Sines and cosines of the position (Vaswani et al. 2017, section 3.5)."""
 
-    label, color = "sinusoidal", "#66CCEE"
+    label = "sinusoidal"
+    color = "#66CCEE"
 
     def embed(self, x, i):
         C = x.size(-1)  # token vectors must be as large as the sinusoids (section 3.4)
@@ -141,50 +119,61 @@ class ALiBi(NoPE):
     causal      -m (i - j)
     symmetric   -m |i - j|
     offset      -m (|i - j| - 0.5 [j > i]), so a later key counts as half a token nearer
-    one-sided   half of the heads see only j <= i, half only j >= i; slopes of H / 2 heads
     """
 
-    label, color = "ALiBi", "#EE6677"
-    FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
+    label = "ALiBi"
+    color = "#EE6677"
+    FORMS = ("offset", "symmetric")  # of an encoder
 
     def __init__(self, config, causal):
         super().__init__(config, causal)
-        self.form, half = "causal" if causal else config.alibi, config.n_head // 2
-        slopes = alibi_slopes(config.n_head)
-        if self.form == "one-sided":
-            if config.n_head % 2:
-                raise ValueError(f"n_head must be even: alibi=one-sided, got {config.n_head}")
-            slopes = alibi_slopes(half).repeat(2)
-        self.slopes = nn.Buffer(slopes, persistent=False)  # (H,)
-        sides = [1] * half + [-1] * (config.n_head - half)  # heads that see the past, the future
-        self.sides = nn.Buffer(torch.tensor(sides), persistent=False)  # (H,)
+        self.form = "causal" if causal else config.alibi
+        if self.form not in ("causal", *self.FORMS):
+            raise ValueError(f"alibi must be one of {', '.join(self.FORMS)}")
+        self.slopes = nn.Buffer(alibi_slopes(config.n_head), persistent=False)  # (H,)
 
-    def bias(self, q, k, i, j):
-        d = (i[..., :, None] - j[..., None, :]).unsqueeze(-3)  # (1, T, S) or (B, 1, T, S)
-        bias = self.penalize(0.0, self.slopes[:, None, None], self.sides[:, None, None], d)
+    def bias(self, i, j):
+        d = i[..., :, None] - j[..., None, :]  # (T, S) or (B, T, S), positive for the past
+        distance = d.abs()
+        if self.form == "offset":
+            distance = distance - 0.5 * (d < 0)
+        bias = -self.slopes[:, None, None] * distance.unsqueeze(-3)  # (H, T, S) or (B, H, T, S)
         return bias.view(-1, *bias.shape[-3:])
 
-    def flex(self):
-        slopes, sides = self.slopes, self.sides
-        return lambda score, b, h, i, j: self.penalize(score, slopes[h], sides[h], i - j)
 
-    def penalize(self, score, slope, side, d):
-        """Return the score minus slope times distance; d = i - j is positive for the past."""
-        far = d.abs() - 0.5 * (d < 0) if self.form == "offset" else d.abs()
-        score = score - slope * far
-        return torch.where(side * d < 0, -math.inf, score) if self.form == "one-sided" else score
+class Rotary(NoPE):
+    """Turn q and k by angles that grow with the position. Their product then depends on the
+    distance of query and key alone (Su et al. 2021)."""
+
+    label = "rotary"
+    color = "#228833"
+
+    def __init__(self, config, causal):
+        super().__init__(config, causal)
+        self.D = config.n_embd // config.n_head
+        self.base = config.rope_base
+        if self.D % 2:
+            raise ValueError("n_embd / n_head must be even: pos=rope rotates pairs of channels")
+
+    def angles(self, i):
+        """Return the angles (..., D/2) of positions i."""
+        return position_angles(i, self.D, self.base)
+
+    def turn(self, q, k, i, j):
+        if q.shape != k.shape:  # with a cache, only the last of S tokens are queries
+            return rotate(q, self.angles(i)), rotate(k, self.angles(j))
+        both = torch.stack([i, j]).view(2, -1, q.size(2))  # (2, 1 or B, T): half as many calls
+        q, k = rotate(torch.stack([q, k]), self.angles(both))  # (2, B, H, T, D)
+        return q, k
 
 
-class Options(dict):
-    """Classes by name; None: nets/relative.py adds the class when it is asked for."""
-
-    def __getitem__(self, name):
-        if super().__getitem__(name) is None:
-            import nets.relative  # noqa: F401
-        return super().__getitem__(name)
-
-
-POSITIONS = Options(learned=Learned, sinusoidal=Sinusoidal, alibi=ALiBi, nope=NoPE)
+POSITIONS = {
+    "learned": Learned,
+    "sinusoidal": Sinusoidal,
+    "alibi": ALiBi,
+    "nope": NoPE,
+    "rope": Rotary,
+}
 
 
 def position_angles(i, D, base=10000.0):
@@ -195,7 +184,17 @@ def position_angles(i, D, base=10000.0):
 def sinusoids(i, C):
     """Return (..., C) sines and cosines of the angles of positions i."""
     angles = position_angles(i, C)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :C]  # C may be odd
+    waves = torch.stack([angles.sin(), angles.cos()], dim=-1)  # (..., C/2, 2)
+    return waves.flatten(-2)[..., :C]  # C may be odd
+
+
+def rotate(x, angles):
+    """Rotate channels (n, n + D/2) of x (..., H, T, D) by angles (..., T, D/2) (Su et al. 2021,
+    equation 34; they pair channels 2n and 2n + 1)."""
+    cos = angles.cos().to(x.dtype).unsqueeze(-3)  # (..., 1, T, D/2)
+    sin = angles.sin().to(x.dtype).unsqueeze(-3)
+    a, b = x.chunk(2, dim=-1)  # 2 of (..., H, T, D/2)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
 def alibi_slopes(n_head):
@@ -203,121 +202,186 @@ def alibi_slopes(n_head):
 
     For a power of two n: 2^(-8/n), 2^(-16/n), ..., 2^(-8). For other n, as in the authors' code:
     the slopes of the largest power of two below n, then every second slope of the next power."""
-    n = 2 ** int(math.log2(n_head))  # the other heads have slopes between these
-    steps = [k + 1 for k in range(n)] + [k + 0.5 for k in range(n_head - n)]
+    n = 2 ** int(math.log2(n_head))
+    steps = [k + 1 for k in range(n)]
+    steps += [k + 0.5 for k in range(n_head - n)]  # the other heads' slopes lie between these
     return torch.tensor([2 ** (-8 * step / n) for step in steps])
 
 
-# ------------------------------------------------------------------------------- 3. Transformer
+# --------------------------------------------------------------------------------- 3. Attention
+@dataclass
+class Where:
+    """What every attention reads beside the tokens."""
+
+    positions: NoPE  # the encoding
+    i: torch.Tensor  # positions of the queries, (T,) or (B, T)
+    j: torch.Tensor  # positions of the keys, (S,) or (B, S)
+    bias: torch.Tensor  # added to the scores, see Transformer.bias
+
+
+class Attention(nn.Module):
+    """Every token gets a weighted mean of what all tokens offer, H times in parallel."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.n_head = config.n_head
+        self.attn_dropout = config.attn_dropout
+        self.qkv = nn.Linear(config.n_embd, 3 * config.n_embd)  # q, k and v of all heads at once
+        self.out = nn.Linear(config.n_embd, config.n_embd)
+
+    def forward(self, x, where):
+        """x (B, T, C) -> (B, T, C)."""
+        q, k, v = self.heads(x)
+        y = self.mix(q, k, v, where)  # (B, H, T, D)
+        return self.out(y.transpose(1, 2).reshape(x.shape))  # (B, T, C)
+
+    def heads(self, x):
+        """x (B, T, C) -> q, k, v, each (B, H, T, D)."""
+        return tuple(split_heads(t, self.n_head) for t in self.qkv(x).chunk(3, dim=-1))
+
+    def mix(self, q, k, v, where):
+        """q (B, H, T, D), k and v (B, H, S, D) -> (B, H, T, D)."""
+        q, k = where.positions.turn(q, k, where.i, where.j)  # place 2
+        return self.attend(q, k, v, where.bias)
+
+    def attend(self, q, k, v, bias):
+        """Return softmax(q k^T / sqrt(D) + bias) v (Vaswani et al. 2017, equation 1).
+
+        bias (1 or B, 1 or H, T, S) hides a key by -inf. PyTorch's kernel does not store the
+        weights. To try another formula, write it out in place of the last line:
+
+            scores = q @ k.mT / math.sqrt(q.size(-1)) + bias  # (B, H, T, S)
+            weights = scores.softmax(dim=-1)  # the weights of each query sum to 1
+            return F.dropout(weights, dropout) @ v  # (B, H, T, D)
+        """
+        dropout = self.attn_dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(q, k, v, bias, dropout)
+
+
+def split_heads(x, n_head):
+    """x (B, T, C) -> (B, H, T, D): head h reads channels hD to (h + 1)D."""
+    B, T, C = x.shape
+    return x.view(B, T, n_head, C // n_head).transpose(1, 2)
+
+
+# ------------------------------------------------------------------------------- 4. Transformer
 class Block(nn.Module):
     """Attention moves information between tokens; the feed-forward layer works on each alone."""
 
-    def __init__(self, config, cross, causal):
+    def __init__(self, config, attention):
         super().__init__()
-        C, self.norm_first = config.n_embd, config.norm_first
-        self.norm1, self.attention = nn.LayerNorm(C, config.norm_eps), Attention(config, causal)
-        if cross:
-            self.cross_norm = nn.LayerNorm(C, config.norm_eps)
-            self.cross_attention = Attention(config)
+        C = config.n_embd
+        self.norm_first = config.norm_first
+        self.norm1 = nn.LayerNorm(C, config.norm_eps)
+        self.attention = attention
         self.norm2 = nn.LayerNorm(C, config.norm_eps)
-        up, down = nn.Linear(C, config.n_ffn), nn.Linear(config.n_ffn, C)
-        act = ACTIVATIONS[config.activation]()
-        self.feed_forward = nn.Sequential(OrderedDict(up=up, act=act, down=down))
+        self.feed_forward = FeedForward(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x, cross=None, picked=None, **args):
-        """x (B, T, C) -> (B, T, C) and the attention weights; with cross, those of both attentions.
-        args, cross: arguments of the self- and the cross-attention. picked (N,): indices into the
-        B * T tokens, the only ones that the feed-forward layer reads, -> (N, C)."""
-        pre = self.norm_first  # normalise the input of each sublayer, or the sum after it
-        a, weights = self.attention(self.norm1(x) if pre else x, **args)
-        x = x + self.dropout(a) if pre else self.norm1(x + self.dropout(a))
-        if cross:
-            a, cross_weights = self.cross_attention(self.cross_norm(x) if pre else x, **cross)
-            x = x + self.dropout(a) if pre else self.cross_norm(x + self.dropout(a))
-            weights = weights, cross_weights
+    def forward(self, x, where, picked=None):
+        """x (B, T, C) -> (B, T, C). picked (N,): indices into the B * T tokens, the only ones that
+        the feed-forward layer reads, -> (N, C)."""
+        x = self.residual(x, self.norm1, self.attention, where)
         if picked is not None:
             x = x.flatten(0, 1).index_select(0, picked)  # (B, T, C) -> (N, C)
-        a = self.feed_forward(self.norm2(x) if pre else x)
-        x = x + self.dropout(a) if pre else self.norm2(x + self.dropout(a))
-        return x, weights
+        return self.residual(x, self.norm2, self.feed_forward)
+
+    def residual(self, x, norm, sublayer, *inputs):
+        """Add a sublayer's output to x. The norm comes before it (GPT-2) or after the sum (BERT).
+        inputs: what the sublayer reads beside x."""
+        if self.norm_first:
+            return x + self.dropout(sublayer(norm(x), *inputs))
+        return norm(x + self.dropout(sublayer(x, *inputs)))
+
+
+class FeedForward(nn.Sequential):
+    """Two linear layers with a nonlinearity between them, for each token alone."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.up = nn.Linear(config.n_embd, config.n_ffn)
+        self.act = ACTIVATIONS[config.activation]()
+        self.down = nn.Linear(config.n_ffn, config.n_embd)
+
+
+def make_block(config, layer):
+    """Return the Block of a layer, counted from 0. Here, all are alike."""
+    return Block(config, Attention(config))
 
 
 class Transformer(nn.Module):
-    """Token ids to hidden states. With cross, every block also reads a memory."""
+    """Token ids to hidden states. positions: a class of encoding, else that which the Config names.
+    make_block: what makes the blocks."""
 
     causal = False
 
-    def __init__(self, config, cross=False):
+    def __init__(self, config, positions=None, make_block=make_block):
         super().__init__()
-        C, self.config = config.n_embd, config
+        C = config.n_embd
+        if positions is None:
+            positions = POSITIONS[config.pos]
+        self.config = config
         self.embedding = nn.Embedding(config.vocab_size, C)
-        self.segments = import_module("nets.pairs").Segments(config) if config.n_segment else None
-        self.positions = POSITIONS[config.pos](config, self.causal)
-        # Post-norm starts from a normalised embedding (BERT), but CLAP from the vectors themselves
-        plain = config.norm_first or config.head == "clap"
-        self.embedding_norm = nn.Identity() if plain else nn.LayerNorm(C, config.norm_eps)
+        self.positions = positions(config, self.causal)
+        self.embedding_norm = nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(
-            Block(config, cross, self.causal) for _ in range(config.n_layer)
-        )
-        self.norm = nn.LayerNorm(C, config.norm_eps) if config.norm_first else nn.Identity()
+        self.blocks = nn.ModuleList(make_block(config, n) for n in range(config.n_layer))
+        self.norm = nn.Identity()
+        if config.norm_first:
+            self.norm = nn.LayerNorm(C, config.norm_eps)
+        elif config.head != "clap":  # BERT normalises its embeddings; CLAP's have length 1
+            self.embedding_norm = nn.LayerNorm(C, config.norm_eps)
 
-    def forward(self, idx, mask=None, need_weights=False, need_states=False, picked=None, **more):
-        """idx (B, T) long -> h (B, T, C), or with picked (N,) these of the B * T tokens, (N, C).
-        mask (B, T): True on tokens, False on padding after them. more: see `inputs_of_blocks`.
-        need_weights: return (h, maps), n_layer maps (B, H, T, T), with a memory pairs of maps.
-        need_states: return (h, states), the n_layer + 1 states before, between and after blocks."""
-        x, args, cross, past = self.inputs_of_blocks(idx, mask, need_weights, **more)
-        maps, states = [], [x]
-        for block, own, kept in zip(self.blocks, args, past):
-            last = block is self.blocks[-1]  # only here tokens may be left out: none reads them
-            x, weights = block(x, cross, picked if last else None, past=kept, **own)
-            maps.append(weights)
-            states.append(x)
-        h = self.norm(x)
-        if need_weights:
-            return h, maps
-        return (h, states) if need_states else h
+    def forward(self, idx, mask=None, picked=None, **inputs):
+        """idx (B, T) long -> h (B, T, C). mask (B, T): True on tokens, False on padding after them.
+        picked (N,): return only these of the B * T tokens, (N, C). inputs: see `start`."""
+        x, where = self.start(idx, mask, **inputs)
+        *earlier_blocks, last_block = self.blocks
+        for block in earlier_blocks:
+            x = block(x, where)
+        x = last_block(x, where, picked)  # only here tokens may be left out: none reads them later
+        return self.norm(x)
 
-    def inputs_of_blocks(
-        self, idx, mask, need_weights, at=None, extra=None, memory=None, memory_mask=None, past=None
-    ):
-        """Return the embeddings (B, T, C) and what each block and its attentions read beside them.
-        at (T,) or (B, T): positions; None: 0, 1, 2, ... extra (B, T, C): added to the token
-        vectors. memory (B, S, C), memory_mask (B, S): what the cross-attention reads, without
-        positions; each row of the mask needs a True. past: n_layer dictionaries that keep keys and
-        values: idx continues what they hold, and at has the positions of all S tokens."""
-        T, config, n = idx.size(1), self.config, len(self.blocks)
-        if config.random_positions and at is None:
-            at = nets.positions.spread(idx, mask, config.random_positions, self.training)
-        j = torch.arange(T, device=idx.device) if at is None else at  # of keys
-        i = j[..., -T:]  # of queries
-        x = self.positions.embed(self.token_vectors(idx), i)  # Place 1
-        x = self.dropout(self.embedding_norm(x if extra is None else x + extra))
-
-        def read_with(pos):  # Places 2 and 3, and what is hidden
-            kernel = choose_flex(self, pos, T, mask) if at is None and not need_weights else None
-            bias = None if kernel else shared_bias(self, pos, i, j, mask)
-            return dict(where=(pos, i, j), bias=bias, need_weights=need_weights, kernel=kernel)
-
-        args = [read_with(self.positions)] * n
-        if every := config.nope_every:  # Yang et al. 2025, "RNoPE"
-            args[every - 1 :: every] = [read_with(NoPE(config, self.causal))] * (n // every)
-        cross = {} if memory is None else dict(memory=memory, need_weights=need_weights)
-        if memory_mask is not None:
-            hidden = ~memory_mask[:, None, None]  # (B, 1, 1, S)
-            cross["bias"] = x.new_zeros(()).masked_fill(hidden, -math.inf)
-        return x, args, cross, past or [None] * n
+    def start(self, idx, mask=None, at=None, extra=None):
+        """Return the embeddings (B, T, C) and the Where that all blocks read. at (S,) or (B, S):
+        positions of the keys, the last T of them those of the tokens idx; None: 0, 1, 2, ...
+        extra (B, T, C): added to the token vectors."""
+        T = idx.size(1)
+        if at is None:
+            at = torch.arange(T, device=idx.device)
+        i = at[..., -T:]  # of the queries
+        x = self.positions.embed(self.token_vectors(idx), i)  # place 1
+        if extra is not None:
+            x = x + extra
+        x = self.dropout(self.embedding_norm(x))
+        return x, Where(self.positions, i, at, self.bias(self.positions, i, at, mask))
 
     def token_vectors(self, idx):
         """idx (B, T) -> (B, T, C), without positions."""
         x = self.embedding(idx)  # (B, T, C)
         if self.config.head == "clap":
             x = F.normalize(x, dim=-1)
-        if self.config.zero_mask:
-            x = x * (idx != self.config.mask_id)[:, :, None]
-        return x + self.segments(idx) if self.segments else x
+        return x
+
+    def bias(self, positions, i, j, mask):
+        """Return what is added to the scores of all blocks (1 or B, 1 or H, T, S): the bias of the
+        positions, and -inf where a query may not attend to a key."""
+        bias = positions.bias(i, j)  # place 3
+        bias = torch.where(self.may_attend(i, j, mask), bias, -math.inf)
+        return bias.to(self.embedding.weight.dtype)
+
+    def may_attend(self, i, j, mask):
+        """Return which keys each query may attend to, (1 or B, 1, T, S), True = may. The last T
+        keys are the queries' own tokens. A token always sees itself: of padding that saw nothing,
+        the softmax would be NaN."""
+        T, S = i.size(-1), j.size(-1)
+        may = torch.ones(1, 1, T, S, dtype=torch.bool, device=i.device)
+        if self.causal:
+            may = may.tril(S - T)  # no key after the query
+        if mask is not None:
+            itself = torch.eye(S, dtype=torch.bool, device=i.device)[S - T :]  # (T, S)
+            may = may & (mask[:, None, None] | itself)  # (B, 1, T, S)
+        return may
 
 
 class Encoder(Transformer):
@@ -330,27 +394,21 @@ class Decoder(Transformer):
     causal = True
 
 
-# ------------------------------------------------------------------------------------- 4. Heads
+# ------------------------------------------------------------------------------------- 5. Heads
 class LMHead(nn.Module):
-    """Hidden states to words: h W^T + b. RoBERTa transforms h first; CLAP learns only a scalar."""
+    """Hidden states to words: h W^T + b. embedding: its word vectors W (V, C) are shared if tied.
+    transform: layers that h passes first."""
 
-    def __init__(self, config, embedding):
+    def __init__(self, config, embedding, transform=()):
         super().__init__()
-        C, V = config.n_embd, config.vocab_size
-        self.transform = nn.Sequential()  # empty: h stays as it is
-        if config.head == "roberta":
-            self.transform.extend([nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)])
-        self.words = embedding if config.tie else nn.Embedding(V, C)
-        self.beta = nn.Parameter(torch.ones(())) if config.head == "clap" else None
-        if config.omit_mask:  # exp(-1e4) = 0: the mask token is never predicted
-            self.bias = nn.Buffer(-1e4 * (torch.arange(V) == config.mask_id), persistent=False)
-        else:
-            self.bias = None if config.head == "clap" else nn.Parameter(torch.zeros(V))
+        self.transform = nn.Sequential(*transform)
+        self.words = embedding
+        if not config.tie:
+            self.words = nn.Embedding(config.vocab_size, config.n_embd)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def project(self, h):
         """h (..., C) -> what F.linear reads: features (..., C), weight (V, C), bias (V,)."""
-        if self.beta is not None:  # CLAP
-            return self.beta * h, F.normalize(self.words.weight, dim=-1), self.bias
         return self.transform(h), self.words.weight, self.bias
 
     def forward(self, h):
@@ -358,43 +416,69 @@ class LMHead(nn.Module):
         return F.linear(*self.project(h))
 
 
-# ----------------------------------------------------------------------------- 5. LanguageModel
-class LanguageModel(nn.Module):
-    """A head on an Encoder (masked LM) or a Decoder (causal LM). Draws new weights for both."""
+class RobertaHead(LMHead):
+    """Transforms h by another layer first (Liu et al. 2019)."""
 
-    def __init__(self, body):
+    def __init__(self, config, embedding):
+        C = config.n_embd
+        layers = [nn.Linear(C, C), nn.GELU(), nn.LayerNorm(C, config.norm_eps)]
+        super().__init__(config, embedding, transform=layers)
+
+
+class ClapHead(LMHead):
+    """Compares h with the normalised vector of each word. It trains only a scalar, beta."""
+
+    def __init__(self, config, embedding):
+        super().__init__(config, embedding)
+        self.bias = None
+        self.beta = nn.Parameter(torch.ones(()))
+
+    def project(self, h):
+        return self.beta * h, F.normalize(self.words.weight, dim=-1), self.bias
+
+
+HEADS = {"linear": LMHead, "roberta": RobertaHead, "clap": ClapHead}
+
+
+# ----------------------------------------------------------------------------- 6. LanguageModel
+class LanguageModel(nn.Module):
+    """A head on an Encoder (masked LM) or a Decoder (causal LM). Draws new weights for both.
+    head: another than that which the body's Config names."""
+
+    def __init__(self, body, head=None):
         super().__init__()
-        self.body, self.head = body, LMHead(body.config, body.embedding)
+        if head is None:
+            head = HEADS[body.config.head](body.config, body.embedding)
+        self.body = body
+        self.head = head
         init_weights(self, body.config)
 
-    def forward(self, idx, mask=None, **more):
-        """idx (B, T), mask (B, T) -> logits (B, T, V). more: other inputs of the body."""
-        return self.head(self.body(idx, mask, **more))
+    def forward(self, idx, mask=None, **inputs):
+        """idx (B, T), mask (B, T) -> logits (B, T, V). inputs: others of the body."""
+        return self.head(self.body(idx, mask, **inputs))
 
-    def losses(self, idx, targets, mask=None, smoothing=0.0, compute=linear_cross_entropy, **more):
+    def losses(self, idx, targets, mask=None, smoothing=0.0, **inputs):
         """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not negative.
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7)."""
-        targets = targets.view_as(idx).flatten()
-        picked = not_ignored(targets)  # (N,), on the CPU: no GPU sync
-        targets, picked = send(targets[picked], idx.device), send(picked, idx.device)
-        h = self.body(idx, mask, picked=picked, **more)  # (N, C): no logits of other tokens
-        return compute(*self.head.project(h), targets, smoothing)
+        targets = targets.view_as(idx).flatten().to(idx.device)
+        picked = (targets >= 0).nonzero().squeeze(1)  # (N,)
+        h = self.body(idx, mask, picked, **inputs)  # (N, C): no logits of other tokens
+        logits = self.head(h)  # (N, V)
+        targets = targets[picked]
+        return F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
 
-    def loss(self, *args, **more):
-        """Return the sum of `losses`; compute its gradient without storing all logits."""
-        compute = LinearCrossEntropySum.apply if torch.is_grad_enabled() else linear_cross_entropy
-        return self.losses(*args, compute=compute, **more).sum()  # in training, already a sum
+    def loss(self, idx, targets, mask=None, smoothing=0.0, **inputs):
+        """Return the sum of `losses`, which training makes small."""
+        return self.losses(idx, targets, mask, smoothing, **inputs).sum()
 
 
 def init_weights(model, config):
     """Draw weights, zero biases. Layers that add to the residual stream start smaller (GPT-2)."""
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
-            adds = name.endswith(("attention.out", ".feed_forward.down"))  # cross_attention too
-            std = config.init_std / (math.sqrt(2 * config.n_layer) if adds else 1)
+            std = config.init_std
+            if name.endswith(("attention.out", "feed_forward.down")):
+                std = std / math.sqrt(2 * config.n_layer)
             nn.init.normal_(module.weight, std=std)
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-import nets.positions  # noqa: E402  adds to POSITIONS

@@ -1,5 +1,7 @@
 """Read a text token by token without rereading it for each one."""
 
+from contextlib import ExitStack, contextmanager
+
 import torch
 
 
@@ -9,15 +11,41 @@ class CachedReader:
     a text read at once. Memory: 2 n_layer (B, T, C)."""
 
     def __init__(self, body):
-        self.body, self.n_read = body, 0
-        self.past = [{} for _ in body.blocks]  # of each layer {"k", "v"}, extended by its attention
+        self.body = body
+        self.idx = None  # (B, n_read), the tokens read so far
+        self.past = {}  # of each attention the keys and values (B, H, n_read, D)
 
-    def read(self, idx, **more):
-        """idx (B, n): the next tokens -> h (B, n, C). more: see `Transformer.forward`."""
+    def read(self, idx, **inputs):
+        """idx (B, n): the next tokens -> h (B, n, C). inputs: see `Transformer.start`."""
+        n = idx.size(1)
+        if self.idx is not None:
+            idx = torch.cat([self.idx, idx], dim=1)
+        self.idx = idx
         if self.body.config.random_positions:  # all positions change with the length: read anew
-            self.idx = torch.cat([self.idx, idx], dim=1) if self.n_read else idx
-            self.n_read = self.idx.size(1)
-            return self.body(self.idx, **more)[:, -idx.size(1) :]
-        self.n_read += idx.size(1)
-        at = torch.arange(self.n_read, device=idx.device)
-        return self.body(idx, at=at, past=self.past, **more)
+            return self.body(idx, **inputs)[:, -n:]
+        at = torch.arange(idx.size(1), device=idx.device)
+        with ExitStack() as stack:
+            for block in self.body.blocks:
+                stack.enter_context(remember(block.attention, self.past))
+            return self.body(idx[:, -n:], at=at, **inputs)
+
+
+@contextmanager
+def remember(attention, past):
+    """Within this context, an attention also reads the keys and values in past[attention], and adds
+    the new ones to them."""
+    mix = attention.mix
+
+    def mix_with_past(q, k, v, where):
+        if attention in past:
+            past_k, past_v = past[attention]
+            k = torch.cat([past_k, k], dim=2)  # (B, H, S, D)
+            v = torch.cat([past_v, v], dim=2)
+        past[attention] = k, v
+        return mix(q, k, v, where)
+
+    attention.mix = mix_with_past  # hides the method
+    try:
+        yield
+    finally:
+        del attention.mix

@@ -23,13 +23,19 @@ class Classifier(nn.Module):
         self, body, n_class, pool="mean", layers="last", n_hidden=100, dropout=0.0, n_component=0
     ):
         super().__init__()
-        self.body, self.pool, self.layers = body, pool.split("+"), layers
-        n_states = body.config.n_layer + 1 if layers == "all" else 1
-        n_features = body.config.n_embd * len(self.pool) * n_states
+        self.body = body
+        self.pool = pool.split("+")
+        self.layers = layers
+        n_features = body.config.n_embd * len(self.pool)
+        if layers == "all":
+            n_features = n_features * (body.config.n_layer + 1)
         self.n_component = min(n_component, n_features)
-        n_input = self.n_component or n_features
-        hidden = [nn.Linear(n_input, n_hidden), nn.ReLU()] if n_hidden else []
-        last = nn.Linear(n_hidden or n_input, n_class)
+        width = self.n_component or n_features  # of what the head reads
+        hidden = []
+        if n_hidden:
+            hidden = [nn.Linear(width, n_hidden), nn.ReLU()]
+            width = n_hidden
+        last = nn.Linear(width, n_class)
         self.head = nn.Sequential(*hidden, nn.Dropout(dropout), last)
         if self.n_component:
             self.shift = nn.Buffer(torch.zeros(n_features))
@@ -40,16 +46,25 @@ class Classifier(nn.Module):
 
     def features(self, idx, mask=None):
         """idx, mask (B, T) -> (B, n_features), the pooled states of each sentence."""
-        mask = torch.ones_like(idx, dtype=torch.bool) if mask is None else mask
-        h, states = self.body(idx, mask, need_states=True)
-        states = [*states[:-1], h]  # h: the last state after the final norm
-        if self.layers != "all":
-            states = [h if self.layers == "last" else states[int(self.layers)]]
-        return torch.cat([pool_tokens(h, mask, how) for h in states for how in self.pool], dim=-1)
+        if mask is None:
+            mask = torch.ones_like(idx, dtype=torch.bool)
+        if self.layers == "last":
+            states = [self.body(idx, mask)]
+        else:
+            states = read_states(self.body, idx, mask)
+            states[-1] = self.body.norm(states[-1])
+        if self.layers not in ("last", "all"):
+            states = [states[int(self.layers)]]
+        vectors = []
+        for h in states:
+            vectors += [pool_tokens(h, mask, how) for how in self.pool]  # each (B, C)
+        return torch.cat(vectors, dim=-1)
 
     def project(self, features):
         """(B, n_features) -> (B, n_component); unchanged if n_component is 0."""
-        return (features - self.shift) @ self.projection if self.n_component else features
+        if self.n_component == 0:
+            return features
+        return (features - self.shift) @ self.projection
 
     def forward(self, idx, mask=None):
         """idx, mask (B, T) -> logits (B, n_class)."""
@@ -63,6 +78,16 @@ class Classifier(nn.Module):
         standard = (features - self.shift) * scale
         _, _, axes = torch.pca_lowrank(standard, self.n_component, center=False)
         self.projection.copy_(scale[:, None] * axes)  # (n_features, n_component)
+
+
+def read_states(body, idx, mask=None, **inputs):
+    """Return the n_layer + 1 states (B, T, C) before, between and after the blocks of a
+    Transformer. inputs: others of the body."""
+    x, where = body.start(idx, mask, **inputs)
+    states = [x]
+    for block in body.blocks:
+        states.append(block(states[-1], where))
+    return states
 
 
 def pool_tokens(h, mask, how):
@@ -86,7 +111,10 @@ def compute_logits(model, rows, device, features=None):
     """Return the logits (N, n_class) of `data.labelled.Rows` on the CPU, in order. features (N,
     n_component or n_features): their projected features, if they are known."""
     model.eval()
-    logits = over_rows(model, rows, device) if features is None else model.head(features)
+    if features is None:
+        logits = over_rows(model, rows, device)
+    else:
+        logits = model.head(features)
     model.train()
     return logits.cpu()
 
@@ -102,6 +130,10 @@ def compute_features(model, rows, device):
 
 def over_rows(compute, rows, device):
     """Return compute(idx, mask) of all rows. Each batch has rows of similar length."""
-    batches = rows.batches(256)
-    parts = [compute(*(send(x, device) for x in rows.batch(chosen))) for chosen in batches]
-    return torch.cat(parts)[torch.cat(batches).argsort()]  # back into the order of rows
+    batches = rows.batches(256)  # the numbers of the rows in each
+    parts = []
+    for numbers in batches:
+        idx, mask = rows.batch(numbers)  # (B, T)
+        parts.append(compute(send(idx, device), send(mask, device)))
+    in_order = torch.cat(batches).argsort()
+    return torch.cat(parts)[in_order]

@@ -1,4 +1,4 @@
-"""Cross-entropy from hidden states, in chunks of rows.
+"""Cross-entropy from hidden states, in chunks of rows, for many words or a GPU.
 
 The N x V logits of all tokens would take most of a small model's memory and time. Each chunk gives
 its losses and gradients while it is in memory, as in Liger Kernel (Hsu et al. 2024).
@@ -9,7 +9,40 @@ import math
 import torch
 import torch.nn.functional as F
 
-from data.batching import is_gpu
+from data.batching import is_gpu, send
+
+
+class FusedLoss:
+    """Replaces LanguageModel.losses and loss: never stores the logits of all tokens."""
+
+    def losses(self, idx, targets, mask=None, smoothing=0.0, **inputs):
+        x, targets = self.read(idx, targets, mask, **inputs)
+        return linear_cross_entropy(*x, targets, smoothing, self.chunk_losses)
+
+    def loss(self, idx, targets, mask=None, smoothing=0.0, **inputs):
+        x, targets = self.read(idx, targets, mask, **inputs)
+        if not torch.is_grad_enabled():
+            return linear_cross_entropy(*x, targets, smoothing, self.chunk_losses).sum()
+        return LinearCrossEntropySum.apply(*x, targets, smoothing, self.chunk_gradient)
+
+    def read(self, idx, targets, mask, **inputs):
+        """Return (features (N, C), weight (V, C), bias (V,)) and targets (N,) of what is not
+        ignored."""
+        targets = targets.view_as(idx).flatten()
+        picked = not_ignored(targets)  # (N,), on the CPU: a GPU need not wait
+        h = self.body(idx, mask, send(picked, idx.device), **inputs)  # (N, C)
+        return self.head.project(h), send(targets[picked], idx.device)
+
+    def chunk_losses(self, *chunk):
+        return chunk_losses(*chunk)
+
+    def chunk_gradient(self, *chunk):
+        return chunk_gradient(*chunk)
+
+    def compile_chunks(self):
+        """Compile what is computed of each chunk, for a GPU."""
+        self.chunk_losses = torch.compile(chunk_losses)
+        self.chunk_gradient = torch.compile(chunk_gradient_to_compile)
 
 
 def not_ignored(targets):
@@ -19,37 +52,47 @@ def not_ignored(targets):
     return (targets >= 0).nonzero().squeeze(1)
 
 
-def linear_cross_entropy(x, weight, bias, targets, smoothing=0.0):
+def linear_cross_entropy(x, weight, bias, targets, smoothing, losses_of_chunk):
     """Return the (N,) cross-entropies of logits = x weight^T + bias with the targets, without
     gradients: autograd would store the probabilities of all chunks.
 
     x (N, C), weight (V, C), bias (V,) or None, targets (N,) without ignored rows.
     smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7).
+    losses_of_chunk: `chunk_losses`, perhaps compiled.
     """
-    losses, n, V = [], rows_at_a_time(x, weight), len(weight)
+    n = rows_at_a_time(x, weight)
+    V = len(weight)
     weight, bias = pad_words(cast(weight, x), bias)
+    losses = []
     for part, target in zip(x.split(n), targets.split(n)):
         logits = F.linear(part, weight, bias)  # (n, V), or with padded words
-        losses.append(chunk_losses(logits, target, smoothing, V))
+        losses.append(losses_of_chunk(logits, target, smoothing, V))
     return torch.cat(losses)
 
 
 class LinearCrossEntropySum(torch.autograd.Function):
-    """The sum of `linear_cross_entropy`, for training: apply(x, weight, bias, targets, smoothing).
-    The gradient of the logits is p - q: p = softmax(logits), q = 1 - smoothing on the right word
-    plus smoothing / V on every word. The backward pass scales the gradients that the chunks have
-    added up, in place, so it can run only once."""
+    """The sum of `linear_cross_entropy`, for training: apply(x, weight, bias, targets, smoothing,
+    gradient_of_chunk). The gradient of the logits is p - q: p = softmax(logits), q = 1 - smoothing
+    on the right word plus smoothing / V on every word. The backward pass scales the gradients that
+    the chunks have added up, in place, so it can run only once."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, targets, smoothing):
+    def forward(ctx, x, weight, bias, targets, smoothing, gradient_of_chunk):
         x_grad = torch.empty_like(x)
-        weight_grad = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None  # else frozen
-        bias_grad = None if bias is None else torch.zeros_like(bias)
-        total, n, V = 0.0, rows_at_a_time(x, weight), len(weight)
+        weight_grad = None
+        if ctx.needs_input_grad[1]:  # else the words are frozen
+            weight_grad = torch.zeros_like(weight)
+        bias_grad = None
+        if bias is not None:
+            bias_grad = torch.zeros_like(bias)
+        n = rows_at_a_time(x, weight)
+        V = len(weight)
         weight, bias = pad_words(cast(weight, x), bias)
+        total = 0.0
         for part, target, part_grad in zip(x.split(n), targets.split(n), x_grad.split(n)):
             logits = F.linear(part, weight, bias)  # (n, V), or with padded words
-            loss, grad, summed = chunk_gradient(logits, target, smoothing, V, bias_grad is not None)
+            with_sum = bias_grad is not None
+            loss, grad, summed = gradient_of_chunk(logits, target, smoothing, V, with_sum)
             total = total + loss
             if bias_grad is not None:
                 bias_grad += summed[:V]
@@ -61,14 +104,18 @@ class LinearCrossEntropySum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        scaled = (None if part is None else part.mul_(grad) for part in ctx.saved_tensors)
-        return *scaled, None, None
+        scaled = [None, None, None]
+        for n, part in enumerate(ctx.saved_tensors):
+            if part is not None:
+                scaled[n] = part.mul_(grad)
+        return *scaled, None, None, None
 
 
 def chunk_losses(logits, targets, smoothing, V):
     """Return the (n,) cross-entropies of logits (n, V), or with padded words more columns of -inf.
     A softmax needs more bits than bfloat16."""
-    logits = logits[:, :V] if smoothing else logits  # with -inf, their mean would be infinite
+    if smoothing:  # with -inf, the mean over all words would be infinite
+        logits = logits[:, :V]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, reduction="none", label_smoothing=smoothing)
 
@@ -86,7 +133,8 @@ def chunk_gradient(logits, targets, smoothing, V, with_sum):
     if smoothing:
         loss = loss - smoothing * logits[:, :V].mean(-1, dtype=p.dtype).sum()
         p -= smoothing / V
-    return loss, p.to(logits.dtype), p.sum(0) if with_sum else None
+    summed = p.sum(0) if with_sum else None
+    return loss, p.to(logits.dtype), summed
 
 
 def chunk_gradient_to_compile(logits, targets, smoothing, V, with_sum):
@@ -101,30 +149,27 @@ def chunk_gradient_to_compile(logits, targets, smoothing, V, with_sum):
     if smoothing:
         loss = loss - smoothing * z[:, :V].mean(-1).sum()
         grad = grad - smoothing / V
-    return loss, grad.to(logits.dtype), grad.sum(0) if with_sum else None
-
-
-def compile_chunks():
-    """Compile the two functions of a chunk, for a GPU."""
-    global chunk_losses, chunk_gradient
-    chunk_losses = torch.compile(chunk_losses)
-    chunk_gradient = torch.compile(chunk_gradient_to_compile)
+    summed = grad.sum(0) if with_sum else None
+    return loss, grad.to(logits.dtype), summed
 
 
 def rows_at_a_time(x, weight):
     """Return how many rows of x (N, C) to compute at once with weight (V, C): on a CPU so few that
     their logits fit into the cache, on a GPU a GiB of logits in float32."""
-    n = max(64, 2 * x.size(1))  # each chunk reads all weights
-    return max(n, 2**28 // len(weight)) if is_gpu(x.device) else n
+    n = max(64, 2 * x.size(1))  # not fewer: each chunk reads all weights
+    if is_gpu(x.device):
+        n = max(n, 2**28 // len(weight))
+    return n
 
 
 def pad_words(weight, bias):
     """On a GPU, add words of probability 0 until V is a multiple of 64: its matrix products are
     then several times as fast. weight (V, C), bias (V,) or None -> weight, bias."""
-    padding = -len(weight) % 64 if is_gpu(weight.device) else 0
-    if not padding:
+    padding = -len(weight) % 64
+    if not is_gpu(weight.device) or padding == 0:
         return weight, bias
-    bias = weight.new_zeros(len(weight)) if bias is None else bias
+    if bias is None:
+        bias = weight.new_zeros(len(weight))
     return F.pad(weight, (0, 0, 0, padding)), F.pad(bias, (0, padding), value=-math.inf)
 
 

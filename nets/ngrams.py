@@ -1,5 +1,7 @@
 """Models that only count, in numpy: Kneser-Ney n-grams and a naive-Bayes classifier."""
 
+from itertools import chain
+
 import numpy as np
 
 from data.tokenizer import BOS
@@ -13,10 +15,13 @@ def discounts(counts):
     n_j is the number of n-grams counted j times. Where a small corpus leaves the formula undefined
     or outside (0, j), D_j is j / 2.
     """
-    n, j = np.bincount(counts.clip(max=5), minlength=5), np.arange(1, 4)
+    n = np.bincount(counts.clip(max=5), minlength=5)
+    j = np.arange(1, 4)
     with np.errstate(divide="ignore", invalid="ignore"):
-        D = j - (j + 1) * (n[1] / (n[1] + 2 * n[2])) * n[2:5] / n[1:4]
-    return np.array([0, *np.where((D > 0) & (D < j), D, j / 2)])
+        Y = n[1] / (n[1] + 2 * n[2])
+        D = j - (j + 1) * Y * n[2:5] / n[1:4]
+    is_defined = (D > 0) & (D < j)  # False for NaN
+    return np.array([0, *np.where(is_defined, D, j / 2)])
 
 
 class KneserNey:
@@ -32,24 +37,32 @@ class KneserNey:
 
     def __init__(self, ids, vocab_size, order=5):
         """Count the n-grams of ids (N + 1,): [BOS], then N > 0 training tokens."""
-        self.order, self.vocab_size, self.levels = order, vocab_size, []
+        self.order = order
+        self.vocab_size = vocab_size
+        self.levels = []  # of 1-grams, 2-grams, ...: sorted keys, first term of p_k, rest
         tokens = np.append([BOS] * (order - 1), ids[1:]).astype(np.int64)
 
         # nodes[k][i] is the number of the k-gram tokens[i : i + k]; there is one empty 0-gram.
         # keys[k], sorted, are those of the (k+1)-grams: number of the context * V + last token.
-        nodes, keys = [np.zeros(len(tokens) + 1, dtype=np.int64)], []
+        nodes = [np.zeros(len(tokens) + 1, dtype=np.int64)]
+        keys = []
         for k in range(order):
-            found = np.unique(nodes[k][:-1] * vocab_size + tokens[k:], return_inverse=True)
-            keys, nodes = [*keys, found[0]], [*nodes, found[1]]
+            grams = nodes[k][:-1] * vocab_size + tokens[k:]
+            distinct, numbers = np.unique(grams, return_inverse=True)
+            keys.append(distinct)
+            nodes.append(numbers)
 
         counts = np.bincount(nodes[order])
         for k in reversed(range(order)):
-            n_context, context = nodes[k].max() + 1, keys[k] // vocab_size
+            context = keys[k] // vocab_size
+            n_context = nodes[k].max() + 1
             D = discounts(counts)[counts.clip(max=3)]
-            total, spared = (np.bincount(context, part, n_context) for part in (counts, D))
+            total = np.bincount(context, counts, n_context)
+            spared = np.bincount(context, D, n_context)
             # Number -1, an unseen n-gram or context, reads the additional last entry: it leaves
             # everything to the lower order. So does a context that nothing follows.
-            kept, rest = np.append((counts - D) / total[context], 0), np.ones(n_context + 1)
+            kept = np.append((counts - D) / total[context], 0)
+            rest = np.ones(n_context + 1)
             np.divide(spared, total, out=rest[:-1], where=total > 0)
             self.levels.insert(0, (keys[k], kept, rest))
             suffix = np.empty_like(counts)
@@ -62,10 +75,11 @@ class KneserNey:
         node = np.zeros(len(tokens) + 1, dtype=np.int64)  # as nodes[0] in __init__
         p = np.full(len(tokens) + 1, 1 / self.vocab_size)
         for k, (keys, kept, rest) in enumerate(self.levels):
+            context = node[:-1]
             # The key of an unseen context is negative, so no longer n-gram is found in it either.
-            context, wanted = node[:-1], node[:-1] * self.vocab_size + tokens[k:]
-            at = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-            node = np.where(keys[at] == wanted, at, -1)
+            wanted = context * self.vocab_size + tokens[k:]
+            number = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
+            node = np.where(keys[number] == wanted, number, -1)
             p = kept[node] + rest[context] * p[1:]
         return np.log(p)
 
@@ -93,7 +107,7 @@ class NaiveBayes:
     @staticmethod
     def features(sentences):
         """Return two arrays: for each feature its sentence's index, and the feature's number."""
-        tokens = np.array([token for sentence in sentences for token in sentence], dtype=np.int64)
+        tokens = np.array([*chain.from_iterable(sentences)], dtype=np.int64)
         row = np.repeat(np.arange(len(sentences)), [len(sentence) for sentence in sentences])
         inside = row[1:] == row[:-1]  # no pair reaches into the next sentence
         pairs = ((tokens[:-1] + 1) << 32) + tokens[1:]  # larger than any single token
@@ -102,19 +116,30 @@ class NaiveBayes:
     def scores(self, sentences):
         """Return (N, n_class): the natural log of P(class, sentence)."""
         row, features = self.features(sentences)
-        known = np.isin(features, self.known)
-        row, column = row[known], np.searchsorted(self.known, features[known])
+        is_known = np.isin(features, self.known)
+        row = row[is_known]
+        column = np.searchsorted(self.known, features[is_known])
         scores = [np.bincount(row, weights[column], len(sentences)) for weights in self.weights]
         return self.prior + np.stack(scores, axis=1)
 
 
 def choose_smoothing(sentences, labels, n_class, grid=(0.03, 0.1, 0.3, 1.0, 3.0)):
     """Return the best smoothing in 10-fold cross-validation; copies of a sentence share a fold."""
-    numbers, labels, right = {}, np.array(labels), np.zeros(len(grid))
-    fold = np.array([numbers.setdefault(tuple(s), len(numbers)) % 10 for s in sentences])
-    for k in set(fold) if len(numbers) > 1 else ():
-        kept, held = ([sentences[i] for i in np.flatnonzero(of)] for of in (fold != k, fold == k))
+    labels = np.array(labels)
+    numbers = {}  # distinct sentence: its number
+    fold = []
+    for sentence in sentences:
+        number = numbers.setdefault(tuple(sentence), len(numbers))
+        fold.append(number % 10)
+    if len(numbers) == 1:
+        return grid[0]  # nothing can be held out
+    fold = np.array(fold)
+    right = np.zeros(len(grid))
+    for k in np.unique(fold):
+        is_held = fold == k
+        kept = [sentences[i] for i in np.flatnonzero(~is_held)]
+        held = [sentences[i] for i in np.flatnonzero(is_held)]
         for i, smoothing in enumerate(grid):
-            scores = NaiveBayes(kept, labels[fold != k], n_class, smoothing).scores(held)
-            right[i] += (scores.argmax(1) == labels[fold == k]).sum()
+            model = NaiveBayes(kept, labels[~is_held], n_class, smoothing)
+            right[i] += (model.scores(held).argmax(1) == labels[is_held]).sum()
     return grid[right.argmax()]

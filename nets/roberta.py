@@ -23,15 +23,24 @@ from tokenizers import Tokenizer, normalizers, processors
 
 from data.files import UserError
 from data.tokenizer import SPECIAL
-from model import Config, Encoder, LanguageModel
+from model import Encoder, LanguageModel
+from nets.build import Options
 
 # Their special tokens in the order of our ids
 OURS = dict(zip(("<pad>", "<unk>", "<mask>", "<s>", "</s>"), SPECIAL))
 # Our options and theirs
-NAMES = dict(n_layer="num_hidden_layers", n_head="num_attention_heads", n_embd="hidden_size")
-NAMES |= dict(n_ffn="intermediate_size", activation="hidden_act", norm_eps="layer_norm_eps")
-NAMES |= dict(dropout="hidden_dropout_prob", attn_dropout="attention_probs_dropout_prob")
-NAMES |= dict(init_std="initializer_range", tie="tie_word_embeddings")
+NAMES = {
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_embd": "hidden_size",
+    "n_ffn": "intermediate_size",
+    "activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "dropout": "hidden_dropout_prob",
+    "attn_dropout": "attention_probs_dropout_prob",
+    "init_std": "initializer_range",
+    "tie": "tie_word_embeddings",
+}
 FIXED = {"pos": "learned", "norm_first": False, "head": "roberta"}
 
 
@@ -54,42 +63,61 @@ def load_roberta(name, head=True):
     vocabulary without a token are left out. head=False: its lm_head is not needed; the head here
     is random if it is missing. Raises UserError if it is no RoBERTa or is not found.
     """
-    transformers, folder = import_transformers(), str(Path(name).expanduser())  # or a name
+    there, their_tokenizer = open_roberta(name, head)
+    ids = their_tokenizer.get_vocab()
+    tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
+    rows = torch.tensor([ids[token] for token in tokens])  # (V,), of their word vectors
+    around = []  # what stands around a sentence; beyond.export also writes <s> alone
+    if their_tokenizer.num_special_tokens_to_add(False) > 1:
+        around = ["[BOS]", "$A", "[EOS]"]
+    tokenizer = rename_tokens(their_tokenizer, tokens, OURS, around)
+    shape = there.config
+    options = {ours: getattr(shape, theirs) for ours, theirs in NAMES.items()}
+    options["block_size"] = shape.max_position_embeddings - shape.pad_token_id - 1
+    config = Options(vocab_size=len(rows), **options, **FIXED)
+    model = LanguageModel(Encoder(config))
+    copy_weights(model, there, rows)
+    return model.eval(), tokenizer
+
+
+def open_roberta(name, head):
+    """Return transformers' model and its tokenizer. Raises UserError."""
+    transformers = import_transformers()
+    folder = str(Path(name).expanduser())  # or a name on the hub
     try:
-        if (kind := transformers.AutoConfig.from_pretrained(folder).model_type) != "roberta":
+        kind = transformers.AutoConfig.from_pretrained(folder).model_type
+        if kind != "roberta":
             raise ValueError(f"it is a {kind}")
         open_model = transformers.RobertaForMaskedLM.from_pretrained
-        there, told = open_model(folder, output_loading_info=True)
+        there, report = open_model(folder, output_loading_info=True)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder).backend_tokenizer
     except (OSError, ValueError) as error:  # no such name, no such files, or no network
-        why = str(error).strip().split("\n")[0][:100]
-        problem, remedy = f"is no RoBERTa ({why})", "a run goes to --init-from or --encoder"
-        raise UserError(f"--init {name}: {problem}; {remedy}") from None
-    missing = [key for key in told["missing_keys"] if head or not key.startswith("lm_head.")]
+        reason = str(error).strip().split("\n")[0][:100]
+        problem = f"--init {name}: is no RoBERTa ({reason})"
+        raise UserError(f"{problem}; a run goes to --init-from or --encoder") from None
+    missing = report["missing_keys"]
+    if not head:
+        missing = [key for key in missing if not key.startswith("lm_head.")]
     if missing:
         remedy = "give one saved from RobertaForMaskedLM, or only classify with it"
         raise UserError(f"--init {name}: has no weights {min(missing)}; {remedy}")
-    ids = tokenizer.get_vocab()
-    tokens = [*OURS, *sorted(ids.keys() - OURS.keys(), key=ids.get)]
-    rows = torch.tensor([ids[token] for token in tokens])
-    ends = tokenizer.num_special_tokens_to_add(False) > 1  # beyond.export also writes <s> alone
-    tokenizer = renamed(tokenizer, tokens, OURS, ["[BOS]", "$A", "[EOS]"] if ends else [])
-    c, there = there.config, there.float()
-    block_size = c.max_position_embeddings - c.pad_token_id - 1
-    same = {ours: getattr(c, theirs) for ours, theirs in NAMES.items()}
-    config = Config(vocab_size=len(rows), block_size=block_size, **same, **FIXED)
-    model = LanguageModel(Encoder(config))
-    embeddings, body = there.roberta.embeddings, model.body
-    with torch.no_grad():
-        body.embedding.weight.copy_(embeddings.word_embeddings.weight[rows])
-        body.positions.vectors.weight.copy_(embeddings.position_embeddings.weight[-block_size:])
-        body.positions.vectors.weight.add_(embeddings.token_type_embeddings.weight[0])
-        model.head.words.weight.copy_(there.lm_head.decoder.weight[rows])
-        model.head.bias.copy_(there.lm_head.decoder.bias[rows])
-        for ours, theirs in paired_layers(model, there):
-            for kind in ("weight", "bias"):
-                getattr(ours, kind).copy_(torch.cat([getattr(part, kind) for part in theirs]))
-    return model.eval(), tokenizer
+    return there.float(), tokenizer
+
+
+@torch.no_grad()
+def copy_weights(model, there, rows):
+    """Give a LanguageModel the weights of transformers' model. rows (V,): of their word vectors."""
+    body = model.body
+    embeddings = there.roberta.embeddings
+    T = body.config.block_size
+    positions = embeddings.position_embeddings.weight[-T:]
+    body.embedding.weight.copy_(embeddings.word_embeddings.weight[rows])
+    body.positions.vectors.weight.copy_(positions + embeddings.token_type_embeddings.weight[0])
+    model.head.words.weight.copy_(there.lm_head.decoder.weight[rows])
+    model.head.bias.copy_(there.lm_head.decoder.bias[rows])
+    for ours, theirs in paired_layers(model, there):
+        ours.weight.copy_(torch.cat([part.weight for part in theirs]))
+        ours.bias.copy_(torch.cat([part.bias for part in theirs]))
 
 
 def paired_layers(model, there):
@@ -107,26 +135,30 @@ def paired_layers(model, there):
     yield model.head.transform[2], [there.lm_head.layer_norm]
 
 
-def renamed(tokenizer, tokens, names, around):
+def rename_tokens(tokenizer, tokens, names, around):
     """Return the tokenizer with the vocabulary `tokens`, in that order.
 
     names: new names of the special tokens. around: what a sentence becomes, [] for itself.
     """
-    ids, file = {token: i for i, token in enumerate(tokens)}, json.loads(tokenizer.to_str())
-    file["model"]["vocab"] = {names.get(token, token): i for token, i in ids.items()}
-    file["model"]["unk_token"] = names.get(file["model"]["unk_token"], file["model"]["unk_token"])
+    ids = {token: n for n, token in enumerate(tokens)}
+    file = json.loads(tokenizer.to_str())
+    unknown = file["model"]["unk_token"]
+    file["model"]["vocab"] = {names.get(token, token): n for token, n in ids.items()}
+    file["model"]["unk_token"] = names.get(unknown, unknown)
     for token in file["added_tokens"]:
         content = token["content"]
-        token |= {"id": ids[content], "content": names.get(content, content)}
+        token["id"] = ids[content]
+        token["content"] = names.get(content, content)
         if token["content"] == "[EOS]":  # of pairs; found after the normalizer
-            token |= dict(lstrip=True, rstrip=True, normalized=True)
-    file |= {"truncation": None, "padding": None, "post_processor": None}
+            token.update(lstrip=True, rstrip=True, normalized=True)
+    file.update(truncation=None, padding=None, post_processor=None)
     tokenizer = Tokenizer.from_str(json.dumps(file))
     if around:
         pieces = [(name, tokenizer.token_to_id(name)) for name in around if name != "$A"]
         tokenizer.post_processor = processors.TemplateProcessing(around, special_tokens=pieces)
     if "[EOS]" in around:  # RoBERTa separates the sentences of a pair twice
-        twice = normalizers.Replace(" [EOS] ", "[EOS][EOS]")
-        own = [tokenizer.normalizer] if tokenizer.normalizer else []
-        tokenizer.normalizer = normalizers.Sequence([*own, twice])
+        steps = [normalizers.Replace(" [EOS] ", "[EOS][EOS]")]
+        if tokenizer.normalizer:
+            steps.insert(0, tokenizer.normalizer)
+        tokenizer.normalizer = normalizers.Sequence(steps)
     return tokenizer

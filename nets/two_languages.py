@@ -7,24 +7,21 @@ language differs.
 
 import torch.nn as nn
 
-from model import Encoder
 
+class TwoLanguages:
+    """Replaces Transformer.start: also reads the language of each token."""
 
-class TwoLanguageEncoder(Encoder):
-    """An Encoder that also reads the language of each token."""
-
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, config, *parts):
+        super().__init__(config, *parts)
+        blocks = self.blocks
+        del self.blocks
         self.languages = nn.Embedding(2, config.n_embd)
-        # LanguageModel draws new weights in the order of the modules: keep the embeddings together
-        for name in ("embedding_norm", "dropout", "blocks", "norm"):
-            self.add_module(name, self._modules.pop(name))
+        self.blocks = blocks  # again after it: new weights are drawn in this order
 
-    def forward(self, idx, mask=None, *, languages=None, **more):
-        """idx (B, T) long -> h (B, T, C). more: see `Transformer.forward`.
-
-        languages (B, T) long, 0 or 1; None: all tokens are of the first language.
-        """
-        first = self.languages.weight[0].expand(*idx.shape, -1)
-        extra = first if languages is None else self.languages(languages)  # (B, T, C)
-        return super().forward(idx, mask, extra=extra, **more)
+    def start(self, idx, mask=None, languages=None, **inputs):
+        """languages (B, T) long, 0 or 1; None: all tokens are of the first language."""
+        if languages is None:
+            extra = self.languages.weight[0].expand(*idx.shape, -1)  # (B, T, C)
+        else:
+            extra = self.languages(languages)
+        return super().start(idx, mask, extra=extra, **inputs)

@@ -15,7 +15,10 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from lab.inside.attention import measure
 from lab.run import Run
+from model import Encoder
+from nets.build import Options, build_body, build_lm
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZE = "--n-layer 1 --n-head 2 --n-embd 16 --n-ffn 20 --block-size 12 --batch-size 4".split()
@@ -167,13 +170,18 @@ def write_threads(path):
 # ---------------------------------------------------------------------------------------- models
 
 
-def tiny_model(body=None, **config):
-    """Return a LanguageModel with large weights, so that attention is not nearly uniform."""
-    from model import Config, Encoder, LanguageModel
-
-    if body in (None, Encoder) and config.get("pos") in NO_ENCODER:
+def tiny_model(body=Encoder, **options):
+    """Return a LanguageModel with large weights, so that attention is not nearly uniform. body:
+    Encoder or Decoder. Skips the test of an encoding that needs a decoder."""
+    if not body.causal and options.get("pos") in NO_ENCODER:
         pytest.skip("this encoding needs a decoder")
-
     size = {"vocab_size": 30, "block_size": 12, "n_layer": 2, "n_head": 2, "n_embd": 16}
+    options = Options(**size | {"n_ffn": 20} | options)
     torch.manual_seed(0)
-    return LanguageModel((body or Encoder)(Config(**size | {"n_ffn": 20} | config))).eval()
+    return build_lm(build_body(options, causal=body.causal)).eval()
+
+
+def read_weights(body, idx, mask=None, **inputs):
+    """Return the states h (B, T, C) of a Transformer, and each layer's weights (B, H, T, S)."""
+    h, records = measure(body, {"idx": idx, "mask": mask} | inputs)
+    return h, [weights for weights, _, _ in records[""]]

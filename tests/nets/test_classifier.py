@@ -5,8 +5,8 @@ import torch
 
 from data.labelled import Rows
 from data.tokenizer import train_tokenizer
-from model import Config, Encoder
-from nets.classifier import Classifier, compute_logits, pool_tokens
+from nets.build import Options, build_body
+from nets.classifier import Classifier, compute_logits, pool_tokens, read_states
 
 POOLED = {  # the vectors (T, C) of a sentence without padding
     "mean": lambda h: h.mean(0),
@@ -17,10 +17,10 @@ POOLED = {  # the vectors (T, C) of a sentence without padding
 }
 
 
-def body(**more):
+def body():
     torch.manual_seed(0)
-    sizes = dict(vocab_size=30, block_size=12, n_layer=2, n_embd=16, n_ffn=20, init_std=0.3)
-    return Encoder(Config(**sizes | more))
+    size = dict(vocab_size=30, block_size=12, n_layer=2, n_embd=16, n_ffn=20, init_std=0.3)
+    return build_body(Options(**size), causal=False)
 
 
 def test_the_head_has_one_hidden_layer_with_relu():
@@ -49,13 +49,22 @@ def test_pooling_leaves_padding_out(how):
 def test_features_of_all_layers_pool_embedding_to_output():
     model = Classifier(body(), 3, pool="mean+first", layers="all").eval()
     idx = torch.randint(5, 30, (2, 5))
-    h, states = model.body(idx, need_states=True)
-    states = (*states[:-1], h)
-    parts = [part for state in states for part in (state.mean(1), state[:, 0])]
+    states = read_states(model.body, idx)
+    states[-1] = model.body(idx)  # after the final norm
+    parts = []
+    for h in states:
+        parts += [h.mean(1), h[:, 0]]
     torch.testing.assert_close(model.features(idx), torch.cat(parts, dim=1))
-    alone = Classifier(model.body, 3, layers="1").eval()  # draws new weights
-    expected = model.body(idx, need_states=True)[1][1].mean(1)
-    torch.testing.assert_close(alone.features(idx), expected)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_features_of_one_layer_are_its_states(layer):
+    model = Classifier(body(), 3, layers=str(layer)).eval()
+    idx = torch.randint(5, 30, (2, 5))
+    h = read_states(model.body, idx)[layer]
+    if layer == 2:
+        h = model.body(idx)
+    torch.testing.assert_close(model.features(idx), h.mean(1))
 
 
 def test_projected_features_are_the_principal_components():

@@ -1,20 +1,21 @@
 """Encoder and decoder against torch's own, forward and backward; generation."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
 
 from data.tokenizer import EOS
-from model import Config, LanguageModel
-from nets.seq2seq import EncoderDecoder, generate
+from nets.build import Options, build_model
+from nets.seq2seq import generate
 
 
-def tiny(pos="nope", **more):
+def tiny(pos="nope", **options):
     torch.manual_seed(0)
-    sizes = dict(vocab_size=30, block_size=16, n_layer=2, n_embd=16, n_ffn=20, init_std=0.3)
-    model = LanguageModel(EncoderDecoder(Config(**sizes | dict(pos=pos) | more))).eval()
+    size = dict(vocab_size=30, block_size=16, n_layer=2, n_embd=16, n_ffn=20, init_std=0.3)
+    model = build_model("seq2seq", Options(**size | dict(pos=pos) | options)).eval()
     for p in model.parameters():  # initial biases and norms are 0 and 1 and would hide a mix-up
         p.data += 0.1 * torch.randn_like(p)
     return model
@@ -42,13 +43,12 @@ def torchs_transformer(body):
     c = body.config
     sizes = (c.n_embd, c.n_head, c.n_layer, c.n_layer, c.n_ffn, 0.0, c.activation)
     theirs = nn.Transformer(*sizes, batch_first=True, norm_first=c.norm_first)
-    pairs = {
-        f"{half}.layers.{layer}.{name}{kind}": f"{half}.blocks.{layer}.{ours}{kind}"
-        for half, names in NAMES.items()
-        for layer in range(c.n_layer)
-        for name, ours in names.items()
-        for kind in ("weight", "bias")
-    }
+    pairs = {}
+    for half, names in NAMES.items():
+        for (their_name, our_name), layer in product(names.items(), range(c.n_layer)):
+            for kind in ("weight", "bias"):
+                theirs_in_full = f"{half}.layers.{layer}.{their_name}{kind}"
+                pairs[theirs_in_full] = f"{half}.blocks.{layer}.{our_name}{kind}"
     if c.norm_first:
         last = [f"{half}.norm.{kind}" for half in NAMES for kind in ("weight", "bias")]
         pairs |= {name: name for name in last}
@@ -74,8 +74,8 @@ def test_it_is_torchs_transformer_forward_and_backward(norm_first, pos, activati
     mask = torch.arange(7) < torch.tensor([[7], [4], [5]])
     source_mask = torch.arange(9) < torch.tensor([[6], [9], [3]])
     expected = theirs(
-        twin.encoder(source, need_states=True)[1][0],
-        twin.decoder(idx, need_states=True)[1][0],
+        twin.encoder.start(source)[0],
+        twin.decoder.start(idx)[0],
         tgt_mask=torch.ones(7, 7, dtype=torch.bool).triu(1),
         tgt_is_causal=True,
         src_key_padding_mask=~source_mask,

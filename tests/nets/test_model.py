@@ -1,4 +1,4 @@
-"""Heads and losses by hand, ensembles, initial weights, and what a student may add."""
+"""Heads and losses by hand, ensembles, initial weights."""
 
 import math
 
@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from helpers import tiny_model
 from torch import nn
 
-import model as model_file
 from lab.machine import compile_blocks
-from model import Config, Decoder, Encoder, LanguageModel, LMHead
-from nets.ensemble import Ensemble
+from model import HEADS, Config, Decoder, Encoder, LanguageModel
+from nets.build import Options, build_model
+from nets.classifier import read_states
 
 # ---------------------------------------------------------------------------- heads
 
@@ -24,40 +24,54 @@ def test_clap_words_have_length_1_and_the_zero_mask_0():
 
 @pytest.mark.parametrize("head", ["roberta", "clap"])
 def test_an_omitted_mask_is_no_output_word(head):
-    models = [LanguageModel(Encoder(Config(vocab_size=9, head=head, omit_mask=o))) for o in (0, 1)]
-    models[1].load_state_dict(models[0].state_dict(), strict=False)
-    idx, others = torch.tensor([[5, 2, 7]]), [v for v in range(9) if v != 2]
-    whole, omitted = (model(idx).softmax(-1) for model in models)
+    plain = build_model("mlm", Options(vocab_size=9, head=head))
+    model = build_model("mlm", Options(vocab_size=9, head=head, omit_mask=True))
+    model.load_state_dict(plain.state_dict(), strict=False)
+    assert "head.bias" not in model.state_dict()
+    idx = torch.tensor([[5, 2, 7]])
+    whole = plain(idx).softmax(-1)
+    omitted = model(idx).softmax(-1)
     assert omitted[..., 2].max() == 0
+    others = [0, 1, 3, 4, 5, 6, 7, 8]
     expected = whole[..., others] / whole[..., others].sum(-1, keepdim=True)
     torch.testing.assert_close(omitted[..., others], expected)
 
 
+def test_an_omitted_mask_is_predicted_by_no_linear_head():
+    model = tiny_model(omit_mask=True, mask_id=2)
+    shares = model(torch.randint(5, 30, (2, 8))).softmax(-1)
+    assert shares[..., 2].max() == 0
+    assert not [name for name, _ in model.named_parameters() if name == "head.bias"]
+
+
+def make_head(name, embedding, **options):
+    return HEADS[name](Config(vocab_size=7, n_embd=4, head=name, **options), embedding)
+
+
 def test_linear_head_multiplies_by_the_embeddings():
     embedding, h = nn.Embedding(7, 4), torch.randn(2, 3, 4)
-    head = LMHead(Config(vocab_size=7, n_embd=4), embedding)
+    head = make_head("linear", embedding)
     head.bias.data = torch.randn(7)
     torch.testing.assert_close(head(h), h @ embedding.weight.T + head.bias)
     assert head.words is embedding
-    assert LMHead(Config(vocab_size=7, n_embd=4, tie=False), embedding).words is not embedding
+    assert make_head("linear", embedding, tie=False).words is not embedding
 
 
 def test_roberta_head_is_dense_gelu_norm_and_the_embeddings():
     embedding, h = nn.Embedding(7, 4), torch.randn(5, 4)
-    head = LMHead(Config(vocab_size=7, n_embd=4, head="roberta"), embedding)
+    head = make_head("roberta", embedding)
     dense, _, norm = head.transform
-    inner = h @ dense.weight.T + dense.bias
-    inner = 0.5 * inner * (1 + torch.erf(inner / math.sqrt(2)))
-    inner = (inner - inner.mean(-1, keepdim=True)) / (
-        inner.var(-1, False, keepdim=True) + 1e-5
-    ) ** 0.5
-    torch.testing.assert_close(head(h), inner @ embedding.weight.T + head.bias)
+    x = h @ dense.weight.T + dense.bias
+    x = 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+    variance = x.var(-1, unbiased=False, keepdim=True)
+    x = (x - x.mean(-1, keepdim=True)) / (variance + 1e-5).sqrt()
+    torch.testing.assert_close(head(h), x @ embedding.weight.T + head.bias)
     assert (norm.weight == 1).all()
 
 
 def test_clap_head_is_beta_times_h_times_unit_word_vectors():
     embedding, h = nn.Embedding(7, 4), 3 * torch.randn(5, 4)
-    head = LMHead(Config(vocab_size=7, n_embd=4, head="clap"), embedding)
+    head = make_head("clap", embedding)
     assert {name for name, _ in head.named_parameters()} == {"beta", "words.weight"}
     assert head.beta.item() == 1
     head.beta.data.fill_(2.5)
@@ -72,24 +86,47 @@ def test_clap_head_is_beta_times_h_times_unit_word_vectors():
 def test_a_block_is_what_the_papers_say(norm_first):
     """Pre-norm: x + f(norm(x)); post-norm: norm(x + f(x)) (Vaswani et al. 2017, section 3.1)."""
     body = tiny_model(Encoder, pos="nope", norm_first=norm_first, n_layer=1).body
-    _, (x, got) = body(torch.randint(5, 30, (2, 7)), need_states=True)
+    idx = torch.randint(5, 30, (2, 7))
+    _, where = body.start(idx)
+    x, after_block = read_states(body, idx)
     block = body.blocks[0]
-    n1, n2 = block.norm1, block.norm2
     if norm_first:
-        x = x + block.attention(n1(x))[0]
-        expected = x + block.feed_forward(n2(x))
+        x = x + block.attention(block.norm1(x), where)
+        expected = x + block.feed_forward(block.norm2(x))
     else:
-        x = n1(x + block.attention(x)[0])
-        expected = n2(x + block.feed_forward(x))
-    torch.testing.assert_close(got, expected)
+        x = block.norm1(x + block.attention(x, where))
+        expected = block.norm2(x + block.feed_forward(x))
+    torch.testing.assert_close(after_block, expected)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("body", [Encoder, Decoder])
+def test_states_end_with_the_output_before_the_final_norm(body, norm_first):
+    body = tiny_model(body, norm_first=norm_first, n_layer=3).body
+    idx = torch.randint(5, 30, (2, 7))
+    mask = torch.arange(7) < torch.tensor([[7], [4]])
+    states = read_states(body, idx, mask)
+    assert len(states) == 4
+    torch.testing.assert_close(body.norm(states[-1]), body(idx, mask))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_picked_tokens_have_the_states_of_all(norm_first):
+    body = tiny_model(Encoder, norm_first=norm_first).body
+    idx = torch.randint(5, 30, (2, 7))
+    picked = torch.tensor([0, 3, 9])
+    torch.testing.assert_close(body(idx, picked=picked), body(idx).flatten(0, 1)[picked])
 
 
 @pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind):
-    model, idx = tiny_model(body, head=kind, norm_first=norm_first), torch.randint(5, 30, (3, 8))
-    mask = None if body is Decoder else torch.arange(8) < torch.tensor([[8], [5], [2]])
+    model = tiny_model(body, head=kind, norm_first=norm_first)
+    idx = torch.randint(5, 30, (3, 8))
+    mask = None
+    if body is Encoder:
+        mask = torch.arange(8) < torch.tensor([[8], [5], [2]])
     targets = torch.where(torch.rand(3, 8) < 0.5, torch.randint(30, (3, 8)), -100)
     logits = model(idx, mask).flatten(0, 1)
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")  # ignores -100
@@ -97,7 +134,8 @@ def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind)
 
 
 def test_too_few_targets_are_refused():
-    model, idx = tiny_model(Decoder), torch.randint(5, 30, (3, 8))
+    model = tiny_model(Decoder)
+    idx = torch.randint(5, 30, (3, 8))
     with pytest.raises(RuntimeError, match=r"\[3, 8\].*size 21"):
         model.loss(idx, idx[:, 1:])
 
@@ -125,8 +163,10 @@ def test_an_untrained_model_guesses_about_uniformly(pos):
 @pytest.mark.filterwarnings("ignore")  # of the compiler's own
 @pytest.mark.slow
 def test_compiled_blocks_keep_results_and_weight_names():
-    model, idx = tiny_model(Decoder, pos="alibi"), torch.randint(5, 30, (3, 8))
-    names, expected = list(model.state_dict()), model.loss(idx, idx)
+    model = tiny_model(Decoder, pos="alibi")
+    idx = torch.randint(5, 30, (3, 8))
+    names = list(model.state_dict())
+    expected = model.loss(idx, idx)
     compile_blocks(model, backend="aot_eager")
     torch.testing.assert_close(model.loss(idx, idx), expected)
     assert list(model.state_dict()) == names
@@ -135,53 +175,32 @@ def test_compiled_blocks_keep_results_and_weight_names():
 # ---------------------------------------------------------------------------- ensembles
 
 
-def three_decoders():
-    config = Config(vocab_size=30, block_size=12, n_layer=1, n_embd=16, pos="alibi", init_std=0.5)
-    return [LanguageModel(Decoder(config)) for _ in range(3)]
+def ensemble_of_three():
+    size = dict(vocab_size=30, block_size=12, n_layer=1, n_embd=16)
+    return build_model("lm", Options(pos="alibi", init_std=0.5, **size), members=3)
 
 
 def test_an_ensemble_averages_probabilities():
-    members = three_decoders()
-    ensemble, idx = Ensemble(members).eval(), torch.randint(5, 30, (4, 7))
-    mean = torch.stack([member(idx).softmax(-1) for member in members]).mean(0)
+    ensemble = ensemble_of_three().eval()
+    idx = torch.randint(5, 30, (4, 7))
+    mean = torch.stack([member(idx).softmax(-1) for member in ensemble.members]).mean(0)
     torch.testing.assert_close(ensemble(idx).exp(), mean)
     targets = torch.randint(5, 30, (4, 7))
     targets[1, 2:] = -100
-    wanted = targets != -100
-    nats = -mean[wanted].gather(1, targets[wanted][:, None]).log().sum()
-    torch.testing.assert_close(ensemble.loss(idx, targets), nats)
+    is_target = targets != -100
+    p = mean[is_target].gather(1, targets[is_target][:, None])  # (N, 1)
+    torch.testing.assert_close(ensemble.loss(idx, targets), -p.log().sum())
 
 
 def test_each_member_of_an_ensemble_is_trained_on_its_own_rows():
-    members = three_decoders()
-    ensemble = Ensemble(members).train()
-    idx, targets = torch.randint(5, 30, (6, 7)), torch.randint(5, 30, (6, 7))
+    ensemble = ensemble_of_three().train()
+    idx, targets = torch.randint(5, 30, (2, 6, 7))
     ensemble.loss(idx, targets, smoothing=0.1).backward()
-    grads = [member.body.embedding.weight.grad.clone() for member in members]
-    for i, member in enumerate(members):
+    parts = zip(ensemble.members, idx.chunk(3), targets.chunk(3))
+    for member, member_idx, member_targets in parts:
+        grad = member.body.embedding.weight.grad.clone()
         member.zero_grad()
-        rows = slice(2 * i, 2 * i + 2)
-        logits, how = member(idx[rows]).flatten(0, 1), dict(reduction="sum", label_smoothing=0.1)
-        F.cross_entropy(logits, targets[rows].flatten(), **how).backward()
-        torch.testing.assert_close(member.body.embedding.weight.grad, grads[i])
-
-
-# ---------------------------------------------------------------------------- what a student adds
-
-
-def test_a_gate_added_to_block_trains_and_is_saved_without_any_other_change(monkeypatch):
-    class GatedBlock(model_file.Block):
-        def __init__(self, *args):
-            super().__init__(*args)
-            self.gate = nn.Parameter(torch.ones(()))
-
-        def forward(self, x, *args, **more):
-            y, weights = super().forward(x, *args, **more)
-            return self.gate * y, weights
-
-    monkeypatch.setattr(model_file, "Block", GatedBlock)
-    model, idx = tiny_model(Decoder), torch.randint(5, 30, (3, 8))
-    model.loss(idx, idx).backward()
-    gates = [p for name, p in model.named_parameters() if name.endswith("gate")]
-    assert len(gates) == 2 and all(p.grad.abs() > 0 for p in gates)
-    assert "body.blocks.1.gate" in model.state_dict()
+        logits = member(member_idx).flatten(0, 1)
+        options = dict(reduction="sum", label_smoothing=0.1)
+        F.cross_entropy(logits, member_targets.flatten(), **options).backward()
+        torch.testing.assert_close(member.body.embedding.weight.grad, grad)

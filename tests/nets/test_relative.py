@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from helpers import NO_ENCODER, tiny_model
+from helpers import read_weights, tiny_model
 from torch import nn
 
 from model import POSITIONS, Config, Decoder, Encoder
-from nets.positions import Rotary
+from nets.build import ROPE_SCALES
 
 T, BLOCK, H, D = 24, 12, 2, 8  # texts are longer than block_size, and than 16
 ROOT_D = math.sqrt(D)
@@ -79,28 +79,32 @@ FORMULAS = dict(shaw=shaw, t5=t5, deberta=deberta, kerple=kerple)
 FORMULAS |= dict(fire=fire, cope=cope, forget=forget, pope=pope)
 
 
-def one_layer(pos, causal, **more):
-    """Return an attention that reads a text, its q and k (H, T, D), and its weights (H, T, T)."""
+def one_layer(body, pos, **options):
+    """Return a body that reads a text, its q and k (H, T, D), and its weights (H, T, T)."""
     size = dict(n_layer=1, n_head=H, n_embd=H * D, block_size=BLOCK, init_std=0.5)
-    body = tiny_model(Decoder if causal else Encoder, pos=pos, **size | more).body
+    body = tiny_model(body, pos=pos, **size | options).body
     for parameter in body.positions.parameters():
-        nn.init.uniform_(parameter, -7 if pos == "pope" else -1, 1)
-    idx, (block,) = torch.randint(5, 30, (1, T)), body.blocks
-    _, (weights,) = body(idx, need_weights=True)
+        low = -7 if pos == "pope" else -1
+        nn.init.uniform_(parameter, low, 1)
+    idx = torch.randint(5, 30, (1, T))
+    _, (weights,) = read_weights(body, idx)
+    (block,) = body.blocks
     q, k, _ = block.attention.heads(block.norm1(body.embedding(idx)))
-    return body.positions, block.attention, q[0], k[0], weights[0]
+    return body, q[0], k[0], weights[0]
 
 
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("body", [Decoder, Encoder])
 @pytest.mark.parametrize("pos", FORMULAS)
 @torch.no_grad()
-def test_every_score_is_the_formula(pos, causal):
-    p, layer, q, k, weights = one_layer(pos, causal)
+def test_every_score_is_the_formula(pos, body):
+    body, q, k, weights = one_layer(body, pos)
+    layer = body.blocks[0].attention
     scores = torch.full((H, T, T), -math.inf)
     for h in range(H):
         for i in range(T):
-            for j in range(i + 1 if causal else T):
-                scores[h, i, j] = FORMULAS[pos](p, q[h], k[h], i, j, h, layer)
+            last = i if body.causal else T - 1
+            for j in range(last + 1):
+                scores[h, i, j] = FORMULAS[pos](body.positions, q[h], k[h], i, j, h, layer)
     torch.testing.assert_close(weights, scores.softmax(-1), atol=1e-5, rtol=1e-3)
 
 
@@ -109,12 +113,6 @@ def test_every_bucket_of_t5_is_that_of_whole_numbers(causal):
     p = POSITIONS["t5"](Config(), causal)
     expected = [t5_bucket(d, causal) for d in range(-300, 301)]
     assert p.buckets(torch.arange(-300, 301)).tolist() == expected
-
-
-@pytest.mark.parametrize("pos", NO_ENCODER)
-def test_an_encoding_for_decoders_is_refused_in_an_encoder(pos):
-    with pytest.raises(ValueError, match=f"pos={pos}: .* needs a decoder"):
-        Encoder(Config(pos=pos))
 
 
 def angle(config, i, c):
@@ -134,20 +132,24 @@ def angle(config, i, c):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
-@pytest.mark.parametrize("scale", Rotary.SCALES)
+@pytest.mark.parametrize("scale", ROPE_SCALES)
 @torch.no_grad()
 def test_every_angle_is_that_of_the_options(scale, share):
-    more = dict(rope_scale=scale, rope_share=share, rope_factor=4.0)
-    more |= dict(rope_base=500.0) if share < 1 else {}
-    p, _, q, k, weights = one_layer("rope", True, **more, block_size=300)  # 48 turns and less
+    options = dict(rope_scale=scale, rope_share=share, rope_factor=4.0)
+    if share < 1:
+        options["rope_base"] = 500.0
+    options["block_size"] = 256  # 41 turns and less
+    body, q, k, weights = one_layer(Decoder, "rope", **options)
     n = round(share * D)  # channels c and c + n / 2 are the parts of a complex number
     scores = q[..., n:] @ k[..., n:].mT  # (H, T, T)
     q, k = (torch.complex(x[..., : n // 2], x[..., n // 2 : n]) for x in (q, k))
     for i in range(T):
         for j in range(T):
-            turns = torch.tensor([angle(p.config, i - j, c) for c in range(n // 2)])
+            turns = torch.tensor([angle(body.config, i - j, c) for c in range(n // 2)])
             turned = q[:, i] * torch.polar(torch.ones(n // 2), turns)
             scores[:, i, j] += (turned * k[:, j].conj()).real.sum(-1)
-    scores *= (0.1 * math.log(4) + 1) ** 2 / ROOT_D if scale == "yarn" else 1 / ROOT_D
+    scores /= ROOT_D
+    if scale == "yarn":
+        scores *= (0.1 * math.log(4) + 1) ** 2
     expected = (scores + torch.full((T, T), -math.inf).triu(1)).softmax(-1)
     torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-3)

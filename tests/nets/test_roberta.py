@@ -16,11 +16,11 @@ from tokenizers.models import BPE
 
 from beyond import export
 from data.batching import pad, sentences
-from data.corpus import write_hashes
 from data.files import UserError, write_json
+from data.leaks import write_hashes
 from data.tokenizer import EOS, encode, train_tokenizer
 from lab.load import read_metrics, read_result, read_run
-from model import Config, Encoder, LanguageModel
+from nets.build import Options, build_model
 from nets.roberta import OURS, load_roberta
 
 transformers = pytest.importorskip("transformers", reason="the extra beyond is not installed")
@@ -157,7 +157,7 @@ def random_run(tmp_path, kind="bpe", **config):
     tokenizer = train_tokenizer(kind, WORDS, 290 if kind == "bpe" else 0)
     sizes = dict(n_layer=2, n_head=2, n_embd=16, n_ffn=20, block_size=48)
     config = sizes | dict(norm_first=False, head="roberta") | config
-    model = LanguageModel(Encoder(Config(vocab_size=tokenizer.get_vocab_size(), **config))).eval()
+    model = build_model("mlm", Options(vocab_size=tokenizer.get_vocab_size(), **config)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.3)

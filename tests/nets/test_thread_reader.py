@@ -5,8 +5,8 @@ import torch
 from helpers import NO_ENCODER
 
 from data.batching import pad
-from model import POSITIONS, Config, LanguageModel, sinusoids
-from nets.seq2seq import ThreadReader
+from model import POSITIONS, sinusoids
+from nets.build import Options, build_model
 
 SIZES = dict(vocab_size=40, block_size=9, n_layer=2, n_embd=16, n_ffn=20, init_std=0.4)
 CHAINS = {1: [0], 2: [1, 0], 3: [1, 0], 4: [2, 1, 0]}  # of each comment its ancestors, parent first
@@ -14,7 +14,9 @@ CHAINS = {1: [0], 2: [1, 0], 3: [1, 0], 4: [2, 1, 0]}  # of each comment its anc
 
 def make(pos="learned", ancestor_positions="learned"):
     torch.manual_seed(0)
-    return LanguageModel(ThreadReader(Config(pos=pos, **SIZES), 3, ancestor_positions)).eval()
+    options = Options(pos=pos, **SIZES)
+    parts = dict(n_ancestors=3, ancestor_positions=ancestor_positions)
+    return build_model("thread", options, **parts).eval()
 
 
 def texts():
@@ -34,19 +36,23 @@ def read(sequences):
 @pytest.mark.parametrize("ancestor_positions", ["none", "learned", "sinusoidal"])
 @pytest.mark.parametrize("pos", [pos for pos in POSITIONS if pos not in NO_ENCODER])
 def test_a_batch_gives_the_states_of_its_comments_one_by_one(pos, ancestor_positions):
-    body, sequences = make(pos, ancestor_positions).body, texts()
+    body = make(pos, ancestor_positions).body
+    sequences = texts()
     inputs = read(sequences)
-    found = body(**inputs)
-    tables = dict(none=torch.zeros(3, 16), sinusoidal=sinusoids(torch.arange(3), 16))
-    table = tables[ancestor_positions] if ancestor_positions in tables else body.distances.weight
+    h = body(**inputs)
+    table = torch.zeros(3, 16)  # added to the vectors of the ancestors
+    if ancestor_positions == "learned":
+        table = body.distances.weight
+    if ancestor_positions == "sinusoidal":
+        table = sinusoids(torch.arange(3), 16)
     for row, (comment, chain) in enumerate(CHAINS.items()):
         # one text at a time, without padding
         vectors = torch.stack([body.encoder(sequences[a][None])[0].mean(0) for a in chain])
         memory = (vectors + table[: len(chain)])[None]
         alone = body.decoder(sequences[comment][None], memory=memory)[0]
-        torch.testing.assert_close(found[row, inputs["mask"][row]], alone, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(h[row, inputs["mask"][row]], alone, atol=2e-5, rtol=1e-4)
     # without its ancestors it differs
-    assert not torch.allclose(found[3, :5], body(sequences[4][None])[0], atol=1e-2)
+    assert not torch.allclose(h[3, :5], body(sequences[4][None])[0], atol=1e-2)
 
 
 def test_both_halves_share_embeddings_and_every_part_learns():

@@ -6,17 +6,20 @@ from helpers import NO_ENCODER
 
 from data.pairs import join
 from data.tokenizer import BOS
-from model import POSITIONS, Config, LanguageModel
-from nets.two_languages import TwoLanguageEncoder
+from model import POSITIONS
+from nets.build import Options, build_model
+from nets.classifier import read_states
 
 ENCODERS = [pos for pos in POSITIONS if pos not in NO_ENCODER]
-FORMS = [*((pos, "offset") for pos in ENCODERS), ("alibi", "symmetric"), ("alibi", "one-sided")]
+FORMS = [(pos, "offset") for pos in ENCODERS]
+FORMS += [("alibi", "symmetric"), ("alibi", "one-sided")]
 
 
-def bilingual(pos="learned", **more):
+def bilingual(pos="learned", **options):
     torch.manual_seed(0)
-    sizes = dict(vocab_size=40, block_size=9, n_layer=2, n_embd=16, n_ffn=20, init_std=0.4)
-    return LanguageModel(TwoLanguageEncoder(Config(pos=pos, **sizes | more))).eval().body
+    size = dict(vocab_size=40, block_size=9, n_layer=2, n_embd=16, n_ffn=20, init_std=0.4)
+    options = Options(pos=pos, **size | options)
+    return build_model("mlm", options, two_languages=True).eval().body
 
 
 def sequences(*lengths):
@@ -27,7 +30,8 @@ def sequences(*lengths):
 @pytest.mark.parametrize("pos, alibi", FORMS)
 def test_the_order_of_the_two_sentences_does_not_matter(pos, window, alibi):
     # Vectors, angles, distances and the window must all follow the restarted positions.
-    model, (a, b) = bilingual(pos, window=window, alibi=alibi), sequences(4, 5)
+    model = bilingual(pos, window=window, alibi=alibi)
+    a, b = sequences(4, 5)
     idx, mask, where = join([a], [b])
     h = model(idx, mask, **where)
     turned, _, _ = join([b], [a])
@@ -44,7 +48,7 @@ def test_the_embedding_is_the_sum_of_its_parts():
     words = model.embedding.weight[idx[0]]
     places = model.positions.vectors.weight[[0, 1, 2, 0, 1, 2, 3]]
     expected = words + places + model.languages.weight[[0, 0, 0, 1, 1, 1, 1]]
-    _, states = model(idx, need_states=True, **where)
+    states = read_states(model, idx, **where)
     torch.testing.assert_close(states[0][0], expected)
 
 

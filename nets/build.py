@@ -1,0 +1,284 @@
+"""Which classes make a model: those of model.py, with the options that were asked for.
+
+An option is a class of nets/ that replaces a method of a class of model.py, and calls the replaced
+one by super(). `build_body(Options(window=8, log_scale=True), causal=True)` returns what you would
+write as
+
+    class SparseDecoder(Sparse, Decoder): pass
+    class ScaledAttention(LogScale, Attention): pass
+    def make_block(config, layer):
+        return Block(config, ScaledAttention(config))
+    SparseDecoder(config, make_block=make_block)
+
+To add an option, write its class in a file of nets/, add a field to Options, and an `if` here.
+"""
+
+from dataclasses import dataclass
+from functools import cache, partial
+
+import torch
+import torch.nn as nn
+
+from data.batching import is_gpu
+from model import HEADS, POSITIONS, Attention, Block, Config, Decoder, Encoder, LanguageModel
+from nets.relative import AddContent, ContentBias, OneSided, PadValues  # adds to POSITIONS
+
+ALIBI_FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
+ROPE_SCALES = ("none", "linear", "ntk", "yarn")  # see nets/rotary.py
+LONG = 256  # tokens: above, kernels without a table of biases are faster on a CPU too
+MANY_WORDS = 7000  # above, the fused loss is faster on a CPU too
+
+
+@dataclass
+class Options(Config):
+    """The architecture of model.py and all options beside it. Raises ValueError for values that do
+    not fit together."""
+
+    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_scale: str = "none"  # how to adapt rotary positions to longer texts, one of ROPE_SCALES
+    rope_factor: float = 1.0  # how many times as long as block_size these texts are
+    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
+    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
+    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
+    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
+    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
+    global_tokens: int = 0  # beside window or attn_block, these first tokens see and are seen
+    random_keys: int = 0  # beside them, also about this many random keys per block_size
+    zero_mask: bool = False  # the mask token enters as the zero vector (zero-CLAP)
+    omit_mask: bool = False  # the mask token is not an output word; output words have no bias
+    mask_id: int = 2  # id of the mask token
+    n_segment: int = 0  # vectors for pairs of sentences, 2 or 4, see nets/pairs.py; 0: none
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.alibi not in ALIBI_FORMS:
+            raise ValueError(f"alibi must be one of {', '.join(ALIBI_FORMS)}")
+        if self.rope_scale not in ROPE_SCALES:
+            raise ValueError(f"rope_scale must be one of {', '.join(ROPE_SCALES)}")
+
+
+def build_model(kind, options, device="cpu", **parts):
+    """Return the untrained model of a run on the device. kind: as in the run's config.json. parts:
+    what its "build" holds."""
+    if kind == "lm":
+        model = build_decoders(options, device, **parts)
+    elif kind == "mlm":
+        model = build_masked_lm(options, device, **parts)
+    elif kind == "classifier":
+        model = build_classifier(options, device, **parts)
+    elif kind == "seq2seq":
+        model = build_seq2seq(options, device)
+    elif kind == "thread":
+        model = build_thread_reader(options, device, **parts)
+    else:
+        raise ValueError(f"kind must be lm, mlm, classifier, seq2seq or thread, not {kind}")
+    return model.to(device)
+
+
+def build_decoders(options, device, members=1):
+    """Return a causal language model, or an ensemble of several."""
+    models = []
+    for _ in range(members):
+        models.append(build_lm(build_body(options, causal=True, device=device), device))
+    if members == 1:
+        return models[0]
+    from nets.ensemble import Ensemble
+
+    return Ensemble(models)
+
+
+def build_masked_lm(options, device, next_sentence=False, two_languages=False):
+    """Return a masked language model."""
+    extensions = []
+    if two_languages:
+        from nets.two_languages import TwoLanguages
+
+        extensions.append(TwoLanguages)
+    body = build_body(options, causal=False, device=device, extensions=extensions)
+    if next_sentence:
+        from nets.pairs import NextSentence
+
+        return build_lm(body, device, base=NextSentence)
+    return build_lm(body, device)
+
+
+def build_classifier(options, device, causal=False, **head):
+    """Return a classifier. head: arguments of `Classifier`."""
+    from nets.classifier import Classifier
+
+    return Classifier(build_body(options, causal, device), **head)
+
+
+def build_seq2seq(options, device):
+    """Return an encoder-decoder with a language-model head."""
+    from nets.seq2seq import EncoderDecoder
+
+    encoder = build_body(options, causal=False, device=device)
+    decoder = build_body(options, causal=True, device=device, cross=True)
+    return build_lm(EncoderDecoder(encoder, decoder), device)
+
+
+def build_thread_reader(options, device, n_ancestors, ancestor_positions="learned"):
+    """Return a reader of comments with a language-model head."""
+    from nets.seq2seq import ThreadReader
+
+    encoder = build_body(options, causal=False, device=device)
+    reader = build_body(options, causal=False, device=device, cross=True)
+    return build_lm(ThreadReader(encoder, reader, n_ancestors, ancestor_positions), device)
+
+
+def build_lm(body, device="cpu", base=LanguageModel):
+    """Return a language model with this body, and new weights."""
+    config = body.config
+    head = HEADS[config.head]
+    if config.omit_mask:
+        from nets.mask_token import OmitMask
+
+        head = combine(head, OmitMask)
+    if is_gpu(device) or config.vocab_size > MANY_WORDS:
+        from nets.loss import FusedLoss
+
+        base = combine(base, FusedLoss)
+    return base(body, head(config, body.embedding))
+
+
+def build_body(config, causal, device="cpu", cross=False, extensions=()):
+    """Return the untrained Encoder or Decoder of Options. cross: its blocks also read a memory.
+    extensions: other classes that replace methods of it."""
+    body = choose_body(config, causal, device)
+    if cross:
+        from nets.cross import Reading
+
+        body = combine(body, Reading)
+    for extension in extensions:
+        body = combine(body, extension)
+    if config.nope_every:  # last, since it copies what the others have added to a Where
+        from nets.longer import NopeEvery
+
+        body = combine(body, NopeEvery)
+    positions = choose_positions(config, causal)
+    attention = choose_attention(config, causal, device)
+    if attention is Attention and not cross and not config.nope_every:
+        return body(config, positions)
+    cross_attention = None
+    if cross:
+        cross_attention = choose_cross_attention(config, device)
+    classes = {"attention": attention, "cross_attention": cross_attention}
+    return body(config, positions, partial(make_block, **classes))
+
+
+def check(config, causal):
+    """Raise ValueError for Options that a decoder (causal) or an encoder cannot have."""
+    with torch.device("meta"):
+        choose_positions(config, causal)(config, causal)
+    if config.log_scale and not causal:
+        raise ValueError("log_scale: counts the keys before a query, so it needs a decoder")
+
+
+def choose_body(config, causal, device):
+    """Return the class of the Transformer."""
+    body = Encoder
+    if causal:
+        body = Decoder
+    if is_gpu(device) or config.block_size > LONG:
+        from nets.kernels import ChooseKernel
+
+        body = combine(body, ChooseKernel)
+    if config.window or config.attn_block:
+        from nets.sparse import Sparse
+
+        body = combine(body, Sparse)
+    if config.zero_mask:
+        from nets.mask_token import ZeroMask
+
+        body = combine(body, ZeroMask)
+    if config.n_segment:
+        from nets.pairs import Segments
+
+        body = combine(body, Segments)
+    if config.random_positions:
+        from nets.longer import RandomPositions
+
+        body = combine(body, RandomPositions)
+    return body
+
+
+def choose_positions(config, causal):
+    """Return the class of the position encoding."""
+    if config.pos == "alibi" and config.alibi == "one-sided" and not causal:
+        return OneSided
+    if config.pos == "rope" and (config.rope_share != 1 or config.rope_scale != "none"):
+        from nets.rotary import ScaledRotary
+
+        return ScaledRotary
+    if config.pos == "learned" and config.random_positions:
+        from nets.longer import LongLearned
+
+        return LongLearned
+    return POSITIONS[config.pos]
+
+
+def choose_attention(config, causal, device):
+    """Return the class of the attention of all blocks."""
+    attention = Attention
+    if is_gpu(device) or config.block_size > LONG:
+        from nets.kernels import CausalFastAttention, FastAttention
+
+        if causal:
+            attention = combine(attention, CausalFastAttention)
+        else:
+            attention = combine(attention, FastAttention)
+    if config.pos == "pope":
+        attention = combine(attention, PadValues)
+    if issubclass(POSITIONS[config.pos], ContentBias):
+        attention = combine(attention, AddContent)
+    if config.log_scale and causal:
+        from nets.longer import LogScale
+
+        attention = combine(attention, LogScale)
+    return attention
+
+
+def choose_cross_attention(config, device):
+    """Return the class of the attentions that read a memory."""
+    from nets.cross import CrossAttention
+
+    if is_gpu(device) or config.block_size > LONG:
+        from nets.kernels import FastAttention
+
+        return combine(CrossAttention, FastAttention)
+    return CrossAttention
+
+
+def make_block(config, layer, attention, cross_attention):
+    """Return the Block of a layer, counted from 0. attention, cross_attention: classes, or None."""
+    block = Block
+    parts = [attention(config)]
+    if cross_attention is not None:
+        from nets.cross import CrossBlock
+
+        block = CrossBlock
+        parts.append(cross_attention(config))
+    if config.nope_every and (layer + 1) % config.nope_every == 0:
+        from nets.longer import NopeBlock
+
+        block = combine(block, NopeBlock)
+    return block(config, *parts)
+
+
+@cache
+def combine(base, option):
+    """Return the class base with the methods of an option in place of its own.
+    combine(Decoder, Sparse) is `class Decoder(Sparse, Decoder): pass`."""
+    return type(base.__name__, (option, base), {})
+
+
+def name_replacements(model):
+    """Return the names of the options whose methods stand in the place of those of model.py."""
+    names = set()
+    for module in model.modules():
+        for option in type(module).__mro__:
+            is_option = option.__module__.startswith("nets.") and not issubclass(option, nn.Module)
+            if is_option:
+                names.add(option.__name__)
+    return sorted(names)
