@@ -13,227 +13,353 @@ answers by length. The defaults are those of a task, or the assignment's base se
 import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
-from torch.nn.utils import clip_grad_norm_
 
-from data import batching
-from data.batching import generator, send
-from data.text import find_task, read_text
+from data import find_task
+from data.batching import count_tokens, generator, noise_tokens, send
+from data.text import read_text
 from data.tokenizer import BOS, UNK
 from lab import dist
-from lab.figures import BEST, curves, name_positions, save
-from lab.flags import TrainFlags, main, model_config, require, spelled, whole_numbers
-from lab.load import open_source
+from lab.figures import BEST, Panel, curves, name_positions, save
+from lab.flags import (
+    Activation,
+    CommonFlags,
+    Position,
+    main,
+    model_config,
+    require,
+    spelled,
+    whole_numbers,
+)
 from lab.machine import autocast, compile_blocks, set_up_device
-from lab.optim import learning_rate, make_adamw, perplexity
-from lab.run import Run, load_weights
-from model import POSITIONS, Decoder, LanguageModel
+from lab.optim import clip_gradients, learning_rate, make_adamw, perplexity
+from lab.run import Run, RunData, load_weights
+from model import POSITIONS
+from nets.build import build_model
 
 
 @dataclass
-class Flags(TrainFlags):
-    members: int = 1  # models trained independently and averaged
-    graph: bool = False  # record a step on CUDA and replay it, which makes small models fast
-    tie: bool = True  # the output layer shares the word embeddings
-    anchor: bool = False  # begin every block with [BOS], in training and evaluation
+class Flags(CommonFlags):
+    # Data
+    data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of rows, a folder, or a task
+    tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
+    vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
+    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
     valid: float = 0.0  # share of the lines held out to choose the best step
     split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    length: int = 16  # tasks: train on prompts of up to this length, test on up to 4 times as much
+
+    # Model
+    pos: Position = "learned"  # position encoding; rope: rotary, nope: none
+    n_layer: int = 4  # number of blocks
+    n_head: int = 2  # attention heads per block
+    n_embd: int = 64  # width of the hidden states
+    n_ffn: int = 100  # width of the feed-forward layer; 0: four times --n-embd
+    block_size: int = 32  # longest sequence, in tokens; the learned position table ends here
+    dropout: float = 0.0  # dropout of embeddings and sublayer outputs
+    attn_dropout: float = 0.0  # dropout of attention weights
+    norm_first: bool = True  # layer norm before each sublayer (GPT-2), not after (BERT, RoBERTa)
+    activation: Activation = "relu"  # of the feed-forward layer
+    init_std: float = 0.05  # standard deviation of the initial weights
+    tie: bool = True  # the output layer shares the word embeddings
+    members: int = 1  # models trained independently and averaged
+
+    # Training
+    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
+    steps: int = 500  # number of updates
+    batch_size: int = 16  # sequences per update
+    lr: float = 1e-3  # peak learning rate
+    warmup: int = 0  # steps over which the learning rate rises
+    decay: float = 0.5  # the learning rate falls to zero over this last share of the steps
+    weight_decay: float = 0.01  # weight decay of matrices
+    clip: float = 1.0  # clip the gradient norm to this; 0: no limit
+    label_smoothing: float = 0.0  # share of each target spread over all words
+    drop_words: float = 0.0  # share of the input words replaced by [UNK]
+    swap_words: float = 0.0  # share of the input words replaced by other words
+    rare_unknown: float = 0.0  # share of rare targets (words seen once) replaced by [UNK]
+    anchor: bool = False  # begin every block with [BOS], in training and evaluation
+    graph: bool = False  # record a step on CUDA and replay it, which makes small models fast
+
+    # Evaluation
+    eval_every: int = 100  # steps between evaluations
     eval_block: str = ""  # also evaluate in blocks of these lengths, for example 32,64,128
     eval_stride: int = 0  # tokens from one evaluation block to the next; 0: no overlap
     eval_train: int = 200_000  # evaluate on at most this many training tokens
     eval_test: int = 0  # evaluate at most this many of each other set; 0: all
-    drop_words: float = 0.0  # share of the input words replaced by [UNK]
-    swap_words: float = 0.0  # share of the input words replaced by other words
-    rare_unknown: float = 0.0  # share of rare targets (words seen once) replaced by [UNK]
-    label_smoothing: float = 0.0  # share of each target spread over all words
-    length: int = 16  # tasks: train on prompts of up to this length, test on up to 4 times as much
+    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
 
     INHERITED: ClassVar = ("members", "anchor")  # what --init-from keeps, beside the architecture
 
     def __post_init__(self):
         super().__post_init__()
-        task = find_task(self.data, self.length)
-        for name in task.of_texts if task else ["length"]:
-            problem = f"--data {self.data} is {'a task' if task else 'a text'}; leave it out"
-            require(getattr(self, name) == getattr(Flags, name), f"{spelled(name)}: {problem}")
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
-        lengths = whole_numbers(self.eval_block, "--eval-block") or [1]
-        longest = self.random_positions or self.block_size
-        ends = lengths[0] < 1 or POSITIONS[self.pos].ends and lengths[-1] > longest
-        problem = f"{self.pos} positions end at --block-size" if lengths[0] else "at least 1"
-        require(not ends, f"--eval-block {self.eval_block}: {problem}")
+        task = find_task(self.data, self.length)
+        if task:
+            for name in task.of_texts:
+                problem = f"{spelled(name)}: --data {self.data} is a task; leave it out"
+                require(getattr(self, name) == getattr(Flags, name), problem)
+        else:
+            problem = f"--length: --data {self.data} is a text; leave it out"
+            require(self.length == Flags.length, problem)
 
-
-def build(config, members=1):
-    """Return the untrained model of a run: a decoder, or an ensemble of them."""
-    if members == 1:
-        return LanguageModel(Decoder(config))
-    from nets.ensemble import Ensemble
-
-    return Ensemble([LanguageModel(Decoder(config)) for _ in range(members)])
-
-
-@torch.no_grad()
-def evaluate(model, inputs, targets, metric, device, flags):
-    """Return {"perplexity": of the targets that are not negative}; if metric is "accuracy" also the
-    share of them that get the highest probability. inputs, targets (n, T)."""
-    model.eval()
-    sums = [torch.zeros(2)]  # so that a process without batches has a sum
-    for x, y in dist.my_share(list(zip(inputs.split(64), targets.split(64)))):
-        x = send(x, device)
-        with autocast(flags.dtype, device):
-            nats, hits = model.loss(x, y), torch.zeros((), device=device)
-            if metric == "accuracy":
-                hits = (model(x).argmax(-1) == send(y, device)).sum()
-        sums.append(torch.stack([nats, hits.float()]))
-    model.train()
-    sums = sum(part.cpu().double() for part in sums)  # only here the CPU waits for a GPU
-    nats, hits = dist.all_sum(sums).tolist()
-    n = int((targets >= 0).sum())
-    found = {"perplexity": perplexity(nats, n), "accuracy": hits / n}
-    return found if metric == "accuracy" else {metric: found[metric]}
+    @classmethod
+    def other_defaults(cls, typed):
+        task = find_task(typed.get("data"), typed.get("length"))
+        return task.defaults() if task else {}
 
 
 def train(flags):
-    # Data: running text, or a task that makes its lines
-    source = open_source(flags, "init_from", ["lm"])
-    text = find_task(flags.data, flags.length) or read_text(
+    if find_task(flags.data, flags.length):
+        from lab.train_task import train_task  # another loop, only for --data copy and the like
+
+        train_task(flags, __file__)
+        return
+    keep = whole_numbers(flags.keep, "--keep", most=flags.steps)
+    lengths = lengths_to_evaluate(flags)
+
+    # Data
+    source = None
+    tokenizer = None
+    if flags.init_from:
+        from lab.load import open_source  # only to start from another run
+
+        source = open_source(flags, "init_from", ["lm"])
+        tokenizer = source.tokenizer
+    text = read_text(
         flags.data,
-        source and source.tokenizer,
+        tokenizer=tokenizer,
         kind=flags.tokenizer,
         vocab_size=flags.vocab_size,
         vocab_from=flags.vocab_from,
         valid=flags.valid,
         split=flags.split,
     )
-    described, vocab_size = text.describe(flags.block_size), text.tokenizer.get_vocab_size()
-    noise = flags.swap_words, flags.rare_unknown
-    counts = batching.count_tokens(text.streams.get("train"), vocab_size, *noise)
-
-    def blocks(name, length):  # inputs and targets (n, T), to evaluate
-        most = flags.eval_train if name == "train" else flags.eval_test
-        return text.blocks(name, length, most, flags.eval_stride, flags.anchor)
-
-    sets = {name: blocks(name, flags.block_size) for name in text.streams}
+    described = text.describe(flags.block_size)
+    sets = blocks_of_sets(text, flags.block_size, flags)
 
     # Model
+    vocab_size = text.tokenizer.get_vocab_size()
     config = model_config(flags, source, causal=True, vocab_size=vocab_size)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
-    options = {"members": flags.members}
-    run = Run(__file__, flags, "lm", config, text.tokenizer, device, text.hash, options, text.read)
-    model = build(config, **options).to(device)
+    run = Run(
+        flags,
+        script=__file__,
+        kind="lm",
+        config=config,
+        build={"members": flags.members},
+        data=RunData(text.tokenizer, text.hash, text.read),
+        device=device,
+    )
+    model = build_model("lm", config, device, members=flags.members)
     if source:
         load_weights(model, source.model.state_dict(), f"--init-from {flags.init_from}")
     if flags.compile:
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     run.say_start(described, model)
-    about = {}
-    for name, (_, targets) in sets.items():
-        targets = targets[targets >= 0]
-        about[f"tokens/{name}"] = n = len(targets)
-        about[f"unknown/{name}"] = share = (targets == UNK).float().mean().item()
-        hint = "; try --tokenizer bpe" if share > 0.2 and not source else ""
-        run.say(f"  {name:<9}{n:>8,} tokens {share:6.1%} out of vocabulary{hint}")
-    if text.note:
-        run.say(f"  {text.note}")
-    if len(sets) == 1:
-        run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
-
-    def update(x, y, n_tokens, lr):  # x, y (n_rows, T)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        optimizer.zero_grad()
-        total = 0.0
-        # All rows at once, unless several processes or --accumulate split them
-        parts = dist.micro_batches(y, flags.accumulate, flags.seed, step, flags.members)
-        for rows, targets in parts:
-            with autocast(flags.dtype, device):
-                nats = model.loss(send(x[rows], device), targets, smoothing=flags.label_smoothing)
-                loss = nats / n_tokens
-            loss.backward()
-            total += loss.detach()
-        dist.sum_gradients(model)
-        for member in getattr(model, "members", [model]):
-            clip_grad_norm_(member.parameters(), flags.clip or math.inf)
-        optimizer.step()
-        return total / flags.members
+    sizes = say_sets(run, text, sets, source)
 
     # Loop
+    graph = None
     if flags.graph:
-        from lab.graph import Graph
+        from lab.graph import GraphStep  # only on CUDA
 
-        update = Graph(update, device, flags.accumulate)
-    keys = {name: f"{text.metric}/{name}" for name in sets}
-    monitor = "perplexity/valid" if "valid" in sets else ""
-    n_rows = flags.members * flags.batch_size
-    run.load_checkpoint(model, optimizer)  # with --resume
-    for step in range(run.first_step, flags.steps + 1):
-        if step % flags.eval_every == 0 or step == flags.steps:
-            numbers = {}
-            for name, of_set in sets.items():
-                found = evaluate(model, *of_set, text.metric, device, flags)
-                numbers |= {f"{metric}/{name}": value for metric, value in found.items()}
-            words = "  ".join(f"{name} {in_words(numbers, key)}" for name, key in keys.items())
-            run.log(step, numbers, f"step {step:>5}  {text.metric}  {words}", model, monitor)
-            run.save(model, optimizer, step)
-        if step in whole_numbers(flags.keep, "--keep"):
-            run.save_weights(f"step-{step}.pt", model, step=step)
-        if step == flags.steps:
-            break
-        run.exit_if_stopped(model, optimizer, step)  # Ctrl-C: saves a checkpoint first
-
-        gen = generator(flags.seed, step)  # the batch depends on seed and step alone
-        x, y = text.batch(flags.block_size, n_rows, gen)  # (n_rows, T)
-        x, y = batching.noise_tokens(x, y, counts, gen, flags.drop_words, *noise)
-        every = 1 if flags.anchor else flags.batch_size  # without --anchor, one block per member
-        x[::every, 0] = BOS  # so that the model learns how a prompt begins
-        n_tokens = int((y >= 0).sum()) // flags.members  # to predict
-        lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
-        run.progress(step, flags.steps, update(x, y, n_tokens, lr), n_tokens)
+        graph = GraphStep(model, optimizer, flags, device)
+    fit(run, model, optimizer, graph, text, sets, keep)
 
     # Results: of the best step with --valid, else of the last
     best = run.load_best(model)
     result = {"step": best["step"]}
-    for length in sorted({flags.block_size, *whole_numbers(flags.eval_block, "--eval-block")}):
-        for name in sets:
-            key = name if length == flags.block_size else f"{name}@{length}"
-            found = evaluate(model, *blocks(name, length), text.metric, device, flags)
-            result |= {f"{metric}/{key}": value for metric, value in found.items()}
-            words = f"  {key:<14} perplexity {found['perplexity']:>9,.1f}"
-            n = about[f"tokens/{name}"]
-            if name in text.sizes and n == len(text.streams[name]) - 1:  # the size of all of it
-                bits = math.log2(found["perplexity"]) * n / text.sizes[name]
-                result[f"bits_per_byte/{key}"] = bits
-                words += f"  {bits:.3f} bits per byte"
-            if "accuracy" in found:
-                words += f"  accuracy {found['accuracy']:6.1%}"
-            run.say(words)
-    result |= about | {f"floor/{key}": value for key, value in text.floor.items() if key in result}
+    for length in lengths:
+        numbers = evaluate_sets(model, blocks_of_sets(text, length, flags), device, flags.dtype)
+        result |= say_perplexities(run, text, numbers, sizes, length)
+    result |= sizes
     run.finish(result, model)
-    floors = {BEST + name: text.floor[key] for name, key in keys.items() if key in text.floor}
-    if len(set(floors.values())) == 1:
-        floors = {BEST.strip(", "): floors.popitem()[1]}
+    if dist.rank() > 0:
+        return  # rank 0 alone draws and prints
+    draw_curve(run, text, config)
+    words = ", ".join(in_words(result, name) for name in sets)
+    run.say_end(f"perplexity at step {best['step']}: {words}")
+
+
+def fit(run, model, optimizer, graph, text, sets, keep):
+    """Train a model on a text, and evaluate it on the sets, {name: inputs and targets}. graph: what
+    does the updates, or None. keep: steps whose weights are kept."""
+    flags = run.flags
+    device = run.device
+    vocab_size = text.tokenizer.get_vocab_size()
+    noise = {"swap": flags.swap_words, "rare": flags.rare_unknown}
+    counts = count_tokens(text.streams["train"], vocab_size, **noise)  # (V,)
+    monitor = "perplexity/valid" if "valid" in sets else ""  # best.pt: its best, or the last step
+
+    first_step = 0
+    if flags.resume:
+        first_step = run.resume(model, optimizer)
+    dist.copy_from_rank_0(model)
+    model.train()
+    for step in range(first_step, flags.steps + 1):
+        if step % flags.eval_every == 0 or step == flags.steps:
+            numbers = evaluate_sets(model, sets, device, flags.dtype)
+            words = "  ".join(f"{name} {numbers[f'perplexity/{name}']:,.1f}" for name in sets)
+            run.log(step, numbers, f"step {step:>5}  perplexity  {words}")
+            run.save_best(model, monitor)
+            run.save(model, optimizer, step)
+        if step in keep:
+            run.save_weights(f"step-{step}.pt", model, step=step)
+        if step == flags.steps:
+            break
+        run.exit_if_stopped(model, optimizer, step)  # after Ctrl-C, with a checkpoint
+
+        # Batch: it depends on seed and step alone, so that a resumed run reads the same
+        gen = generator(flags.seed, step)
+        x, y = text.batch(flags.block_size, flags.members * flags.batch_size, gen)  # (M * B, T)
+        x, y = noise_tokens(x, y, counts, gen, flags.drop_words, **noise)
+        if flags.anchor:
+            x[:, 0] = BOS  # every block begins with [BOS]
+        else:
+            x[:: flags.batch_size, 0] = BOS  # one block of each member: how a prompt begins
+        n_tokens = flags.batch_size * flags.block_size  # that each member predicts
+        lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
+
+        # Update
+        if graph:
+            loss = graph.step(x, y, n_tokens, lr)
+        else:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+            loss = torch.zeros((), device=device)
+            dist.seed_dropout(flags.seed, step)
+            # All rows at once, unless several processes or --accumulate split them
+            for rows, targets in dist.my_parts(y, flags.accumulate, flags.members):
+                idx = send(x[rows], device)
+                with autocast(flags.dtype, device):
+                    nats = model.loss(idx, targets, smoothing=flags.label_smoothing)
+                    part = nats / n_tokens  # a sum over the count of the whole batch
+                part.backward()
+                loss += part.detach()
+            dist.sum_gradients(model)
+            clip_gradients(model, flags.clip)
+            optimizer.step()
+        run.progress(step, flags.steps, loss / flags.members, n_tokens)
+
+
+@torch.no_grad()
+def evaluate(model, inputs, targets, device, dtype):
+    """Return the perplexity of the targets that are not negative. inputs, targets (n, T)."""
+    model.eval()
+    losses = []  # sums over the targets of a batch
+    batches = list(zip(inputs.split(64), targets.split(64)))
+    for x, y in dist.my_share(batches):
+        idx = send(x, device)
+        with autocast(dtype, device):
+            losses.append(model.loss(idx, y))
+    model.train()
+    nats = torch.zeros((), dtype=torch.float64)
+    for loss in losses:
+        nats += loss.cpu()  # only here the CPU waits for a GPU
+    n_targets = int((targets >= 0).sum())
+    return perplexity(dist.all_sum(nats).item(), n_targets)
+
+
+def evaluate_sets(model, sets, device, dtype):
+    """Return {"perplexity/SET": ...} of all sets, {name: inputs and targets}."""
+    numbers = {}
+    for name, (inputs, targets) in sets.items():
+        numbers[f"perplexity/{name}"] = evaluate(model, inputs, targets, device, dtype)
+    return numbers
+
+
+def blocks_of_sets(text, length, flags):
+    """Return {name: inputs and targets (n, length)} to evaluate on all sets of a text."""
+    sets = {}
+    for name in text.streams:
+        n_tokens = flags.eval_train if name == "train" else flags.eval_test
+        sets[name] = text.blocks(name, length, n_tokens, flags.eval_stride, flags.anchor)
+    return sets
+
+
+def lengths_to_evaluate(flags):
+    """Return the lengths of blocks for the results, in order: --block-size and --eval-block. Raises
+    UserError for a block that the position encoding cannot read."""
+    lengths = whole_numbers(flags.eval_block, "--eval-block", least=1)
+    longest = flags.random_positions or flags.block_size
+    if POSITIONS[flags.pos].ends:
+        problem = f"--eval-block {flags.eval_block}: {flags.pos} positions end at --block-size"
+        require(max(lengths, default=0) <= longest, problem)
+    return sorted({flags.block_size, *lengths})
+
+
+def say_sets(run, text, sets, source):
+    """Print how many tokens the sets have and how many are unknown. Return {"tokens/SET": number,
+    "unknown/SET": share}."""
+    sizes = {}
+    for name, (_, targets) in sets.items():
+        real = targets[targets >= 0]
+        unknown = (real == UNK).float().mean().item()
+        hint = ""
+        if unknown > 0.2 and not source:
+            hint = "; try --tokenizer bpe"
+        run.say(f"  {name:<9}{len(real):>8,} tokens {unknown:6.1%} out of vocabulary{hint}")
+        sizes[f"tokens/{name}"] = len(real)
+        sizes[f"unknown/{name}"] = unknown
+    if text.note:
+        run.say(f"  {text.note}")
+    if len(sets) == 1:
+        run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
+    return sizes
+
+
+def say_perplexities(run, text, numbers, sizes, length):
+    """Print the perplexities of all sets, in blocks of a length. Return what result.json says of
+    them. sizes: see `say_sets`."""
+    result = {}
+    for name in text.streams:
+        ppl = numbers[f"perplexity/{name}"]
+        key = name
+        if length != run.flags.block_size:
+            key = f"{name}@{length}"
+        result[f"perplexity/{key}"] = ppl
+        words = f"  {key:<14} perplexity {ppl:>9,.1f}"
+        n_tokens = sizes[f"tokens/{name}"]
+        is_whole = n_tokens == len(text.streams[name]) - 1  # all but [BOS]
+        if is_whole and name in text.sizes:  # sizes are those of whole sets
+            bits = math.log2(ppl) * n_tokens / text.sizes[name]
+            result[f"bits_per_byte/{key}"] = bits
+            words += f"  {bits:.3f} bits per byte"
+        floor = text.floor.get(f"perplexity/{key}")
+        if floor:
+            result[f"floor/perplexity/{key}"] = floor
+        run.say(words)
+    return result
+
+
+def draw_curve(run, text, config):
+    """Write curve.png: the perplexities of all sets by step, and the best possible ones."""
+    floors = {}
+    for name in text.streams:
+        floor = text.floor.get(f"perplexity/{name}")
+        if floor:
+            floors[BEST + name] = floor
+    values = set(floors.values())
+    if len(values) == 1:  # one line for all sets
+        floors = {"best possible": values.pop()}
     title = f"{run.folder.name}\nCausal LM on {text.name}, {name_positions(config)}"
-    log = text.metric == "perplexity"
-    panel = (title, text.metric + " (log scale)" * log, run.logged(keys), floors, log)
+    lines = run.logged({name: f"perplexity/{name}" for name in text.streams})
+    panel = Panel(title, "perplexity (log scale)", lines, floors, log=True)
     save(curves([panel], "step"), run.folder / "curve.png")
-    words = [f"{name}{':' * (not log)} {in_words(result, key)}" for name, key in keys.items()]
-    end = f"perplexity at step {best['step']}" if log else "accuracy of the answers"
-    run.say_end(f"{end}: {', '.join(words)}")
 
 
-def in_words(numbers, key):
-    """Return an accuracy in percent, or a perplexity and, in a result that has the best possible
-    one, how far it is above."""
-    if key.startswith("accuracy"):
-        return f"{numbers[key]:.1%}"
-    words, floor = f"{numbers[key]:,.1f}", numbers.get(f"floor/{key}")
+def in_words(result, name):
+    """Return the perplexity of a set and, if the best possible one is known, its distance."""
+    ppl = result[f"perplexity/{name}"]
+    floor = result.get(f"floor/perplexity/{name}")
+    words = f"{name} {ppl:,.1f}"
     if floor:
-        words += f" ({numbers[key] / floor - 1:.0%} above the best possible, {floor:.2f})"
+        words += f" ({ppl / floor - 1:.0%} above the best possible, {floor:.2f})"
     return words
 
 

@@ -8,17 +8,31 @@ import sys
 from pathlib import Path
 
 NEEDED = ("torch", "tokenizers", "matplotlib", "numpy", "scipy", "tyro")
-missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-if missing:
-    remedy = "activate the environment (source .venv/bin/activate), or install: pip install -e ."
-    print(f"{sys.executable} lacks {', '.join(missing)}; {remedy}", file=sys.stderr)
-    raise SystemExit(2)
-root = Path(__file__).resolve().parents[1]
-for name in ("data", "nets", "model"):  # a folder before this one on sys.path may have others
-    found = Path(importlib.util.find_spec(name).origin or name).resolve()
-    if root / name not in (found.with_suffix(""), found.parent):  # a module, a package
-        print(f"{found}: hides {root / name}; rename it, or run in {root}", file=sys.stderr)
+
+
+def check_packages():
+    """Exit with one line if a package is missing."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        remedy = (
+            "activate the environment (source .venv/bin/activate), or install: pip install -e ."
+        )
+        print(f"{sys.executable} lacks {', '.join(missing)}; {remedy}", file=sys.stderr)
         raise SystemExit(2)
+
+
+def check_own_modules():
+    """Exit with one line if a folder before this one on sys.path has modules of the same names."""
+    root = Path(__file__).resolve().parents[1]
+    for name in ("data", "nets", "model"):
+        path = Path(importlib.util.find_spec(name).origin or name).resolve()
+        if root / name not in (path.with_suffix(""), path.parent):  # a module, a package
+            print(f"{path}: hides {root / name}; rename it, or run in {root}", file=sys.stderr)
+            raise SystemExit(2)
+
+
+check_packages()
+check_own_modules()
 
 
 def load_run(folder, device="cpu", step=None):

@@ -2,7 +2,8 @@
 
     torchrun --nproc_per_node 2 train_lm.py --data speeches
 
-All draw the same batch, each computes its rows, and the gradients are summed. Rank 0 writes.
+All draw the same batch, each computes its rows, and the gradients are summed. Rank 0 writes. With
+one process, every function here does nothing or returns its argument.
 """
 
 import os
@@ -25,12 +26,16 @@ def size():
 
 
 def start():
-    """Join the other processes, on a GPU of one's own where there is one."""
-    if size() > 1:
-        own_gpu = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        dist.init_process_group("cpu:gloo,cuda:nccl" if own_gpu else "gloo")
+    """Join the other processes, each on a GPU of its own if there are enough."""
+    if size() == 1:
+        return
+    n_gpus = torch.cuda.device_count()
+    if n_gpus > 0:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % n_gpus)
+    backend = "gloo"
+    if n_gpus >= int(os.environ["LOCAL_WORLD_SIZE"]):
+        backend = "cpu:gloo,cuda:nccl"  # nccl does not let two processes share a GPU
+    dist.init_process_group(backend)
 
 
 def end():
@@ -40,13 +45,13 @@ def end():
         dist.destroy_process_group()
 
 
-def keep_rank_0():
-    """End all processes but rank 0, which continues alone to draw and print."""
-    if size() > 1:
+def wait_for_all():
+    """Wait until all processes have called this."""
+    if dist.is_initialized():
         dist.barrier()
-    end()
-    if rank():
-        raise SystemExit(0)
+
+
+# ------------------------------------------------------------------------------ what they exchange
 
 
 def all_sum(tensor):
@@ -56,24 +61,25 @@ def all_sum(tensor):
     return tensor
 
 
-def my_share(batches):
-    """Return this process's part of a list of batches to evaluate."""
-    return batches[rank() :: size()]
+def in_any(condition):
+    """Return whether a condition holds in any process; all of them must call."""
+    return all_sum(torch.tensor(int(condition))).item() > 0
 
 
 def from_rank_0(make):
     """Return what make() returns in rank 0. If it raises there, the other processes exit."""
     if not dist.is_initialized():
         return make()
-    sent = [None]
+    message = [False, None]  # whether make() succeeded, and its result
     try:
         if rank() == 0:
-            sent = [[make()]]
-    finally:
-        dist.broadcast_object_list(sent)
-    if sent[0] is None:
+            message = [True, make()]
+    finally:  # also after an error, else the others would wait
+        dist.broadcast_object_list(message)
+    succeeded, result = message
+    if not succeeded:
         raise SystemExit(2)
-    return sent[0][0]
+    return result
 
 
 def copy_from_rank_0(model):
@@ -83,28 +89,51 @@ def copy_from_rank_0(model):
             dist.broadcast(tensor, 0)
 
 
-def micro_batches(labels, accumulate, seed, step, members=1):
-    """Yield this process's `accumulate` parts of a batch: (indices of rows, their labels). labels
-    (M * B, T): B rows for each of M members, of which each part has equally many. A process without
-    rows gets one without targets, so that it has gradients to sum."""
-    n = size() * accumulate
-    if n == 1:
-        yield slice(None), labels
-        return
-    if size() > 1:  # so that ranks differ in their dropout
+# ------------------------------------------------------------------------------- sharing the work
+
+
+def my_share(batches):
+    """Return this process's part of a list of batches to evaluate."""
+    return batches[rank() :: size()]
+
+
+def seed_dropout(seed, step):
+    """Reseed the random numbers, so that processes differ in their dropout. All were seeded alike,
+    for the same initial weights."""
+    if size() > 1:
         torch.manual_seed(generator(seed, "dropout", step, rank()).initial_seed())
-    rows = torch.arange(len(labels)).view(members, -1)  # (M, B)
-    for part in rows.tensor_split(n, dim=1)[rank() * accumulate : (rank() + 1) * accumulate]:
-        chosen = (part if part.numel() else rows[:, :1]).flatten()
-        yield chosen, labels[chosen] if part.numel() else torch.full_like(labels[chosen], -100)
+
+
+def my_parts(targets, accumulate=1, members=1):
+    """Yield (rows, their targets) for each part of the batch that this process computes.
+
+    targets (M * B, T) has B rows for each of M members. The B rows are cut into `accumulate` parts
+    for each process. rows: indices of a part's rows, of each member equally many.
+    """
+    n_parts = size() * accumulate
+    if n_parts == 1:
+        yield slice(None), targets  # the whole batch, without a copy
+        return
+    rows_of_members = torch.arange(len(targets)).view(members, -1)  # (M, B)
+    parts = rows_of_members.tensor_split(n_parts, dim=1)
+    first = rank() * accumulate
+    for part in parts[first : first + accumulate]:
+        if part.numel() > 0:
+            rows = part.flatten()
+            yield rows, targets[rows]
+        else:  # fewer rows than parts: read a row without targets, to have gradients to sum
+            rows = rows_of_members[:, :1].flatten()
+            yield rows, torch.full_like(targets[rows], -100)
 
 
 def sum_gradients(model):
     """Add up the gradients of all processes, in one message. Each divided its loss by the number of
     targets in the whole batch, so the sum is the gradient of the whole batch."""
-    if dist.is_initialized():
-        gradients = [p.grad for p in model.parameters() if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
-        parts = flat.split([gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients)])
+    if not dist.is_initialized():
+        return
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    message = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(message)
+    parts = message.split([gradient.numel() for gradient in gradients])
+    sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients)]
+    torch._foreach_copy_(gradients, sums)  # one kernel for all

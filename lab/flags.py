@@ -1,5 +1,5 @@
-"""Flags: one dataclass per script, put together from the groups below. tyro makes the command line:
-a field is a flag, its comment the help."""
+"""Flags: tyro makes the command line of a script from its dataclass `Flags`. A field is a flag, the
+comment behind it the help. What all training scripts share is here; the rest is in the scripts."""
 
 import dataclasses
 import errno
@@ -14,113 +14,117 @@ from typing import Literal
 import torch
 import tyro
 
+import lab.dist as dist
 from data.files import UserError, printable, read_json
-from data.text import find_task
-from lab import dist
 from lab.machine import module_of
-from model import ACTIVATIONS, HEADS, POSITIONS, ALiBi, Architecture, Config
-from nets.positions import Rotary
+from model import ACTIVATIONS, HEADS, POSITIONS
+from nets.build import ALIBI_FORMS, ROPE_SCALES, Options, check
+
+# Types of flags that choose by name
+Position = Literal[tuple(POSITIONS)]
+Activation = Literal[tuple(ACTIVATIONS)]
+Head = Literal[tuple(HEADS)]
+AlibiForm = Literal[ALIBI_FORMS]
+RopeScale = Literal[ROPE_SCALES]
+
+# Limits of flags by name; other numbers are at least 0
+AT_LEAST = {
+    "batch_size": 1,
+    "eval_every": 1,
+    "eval_train": 1,
+    "accumulate": 1,
+    "block_size": 3,
+    "n_layer": 1,
+    "members": 1,
+    "epochs": 1,
+    "length": 1,
+    "tokens": 1,
+    "samples": 1,
+    "rope_base": 1,
+    "rope_factor": 1,
+    "seed": -math.inf,
+}
+BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
+
+# Flags that may change on --resume: they do not change what is trained
+MAY_CHANGE = (
+    "resume",
+    "overwrite",
+    "out",
+    "eval_every",
+    "keep",
+    "device",
+    "threads",
+    "compile",
+    "graph",
+    "accumulate",
+)
 
 
 class Group:
-    """The base of all groups: checks the limits of their flags. Numbers are at least 0."""
-
-    AT_LEAST = dict(batch_size=1, eval_every=1, eval_train=1, accumulate=1, block_size=3, n_layer=1)
-    AT_LEAST |= dict(members=1, epochs=1, length=1, rope_base=1, rope_factor=1, seed=-math.inf)
-    AT_LEAST |= dict(tokens=1, samples=1)
-    BELOW_1 = ("dropout", "attn_dropout", "head_dropout", "valid", "label_smoothing")
+    """The base of all flags: checks their limits."""
 
     def __post_init__(self):
         for name, value in vars(self).items():
             if isinstance(value, int | float):
-                least = self.AT_LEAST.get(name, 0)
+                least = AT_LEAST.get(name, 0)
                 require(value >= least, f"{spelled(name)} {value}: must be at least {least}")
-        for name in self.BELOW_1:
-            require((getattr(self, name, 0) or 0) < 1, f"{spelled(name)}: must be below 1")
+                below = name not in BELOW_1 or value < 1
+                require(below, f"{spelled(name)}: must be below 1")
 
 
 @dataclass
-class RunFlags(Group):
-    data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
+class CommonFlags(Group):
+    """The flags that are the same in every training script."""
+
+    # Run folder
     out: str = ""  # run folder; default: named by kind, data, position encoding and seed
     seed: int = 0  # seed of the initial weights, data order, masks and dropout
     resume: bool = False  # continue the run in --out, with its flags
     overwrite: bool = False  # delete the run in --out and start again
 
-
-@dataclass
-class CommonFlags(Architecture, RunFlags):
-    """The flags of every training script: the run, the model, the vocabulary, the machine."""
-
-    pos: Literal[tuple(POSITIONS)] = "learned"  # position encoding; rope: rotary, nope: none
-    n_ffn: int = 100  # width of the feed-forward layer; 0: four times --n-embd
-    activation: Literal[tuple(ACTIVATIONS)] = "relu"  # of the feed-forward layer
-    alibi: Literal[ALiBi.FORMS] = "offset"  # form of ALiBi in an encoder
-    rope_scale: Literal[Rotary.SCALES] = "none"  # adapt rotary positions to longer texts, which are
-
-    tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
-    vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
-
+    # Machine
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: CUDA if present
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on GPUs
     threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
     compile: bool = False  # compile the blocks: takes half a minute, speeds up steps on a GPU
     accumulate: int = 1  # parts into which a batch is split, to save memory
 
-    def __post_init__(self):
-        require(not (self.resume and not self.out), "--resume: name the run with --out RUN")
-        require(not (self.resume and self.overwrite), "--resume and --overwrite: give one of them")
-        both = (self.rope_scale == "none") == (self.rope_factor == 1)
-        require(both, "--rope-scale, --rope-factor: give both, like yarn and 4")
-        local, n = self.window or self.attn_block, self.random_positions
-        added = self.global_tokens or self.random_keys
-        require(local or not added, "--global-tokens, --random-keys: need --window or --attn-block")
-        problem = f"--random-positions {n}: at least --block-size, without --window or --attn-block"
-        require(not n or n >= self.block_size and not local, problem)
-        super().__post_init__()
-
-
-@dataclass
-class LoopFlags(Group):
-    """The flags of scripts that count steps."""
-
-    steps: int = 500  # number of updates
-    batch_size: int = 16  # sequences per update
-    lr: float = 1e-3  # peak learning rate
-    warmup: int = 0  # steps over which the learning rate rises
-    decay: float = 0.5  # the learning rate falls to zero over this last share of the steps
-    weight_decay: float = 0.01  # weight decay of matrices
-    clip: float = 1.0  # clip the gradient norm to this; 0: no limit
-    eval_every: int = 100  # steps between evaluations
-    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
+    # Variants of the position encodings and of attention
+    alibi: AlibiForm = "offset"  # form of ALiBi in an encoder
+    rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
+    rope_scale: RopeScale = "none"  # how rotary positions are adapted to longer texts
+    rope_factor: float = 1.0  # how many times --block-size the texts of --rope-scale are long
+    nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
+    random_positions: int = 0  # train on sorted random positions below this; 0: on 0, 1, 2, ...
+    log_scale: bool = False  # scale queries by s log t, s trained per head (scalable softmax)
+    window: int = 0  # attend only to tokens fewer than this many positions away; 0: all
+    attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
+    global_tokens: int = 0  # with --window or --attn-block: these first tokens see and are seen
+    random_keys: int = 0  # with --window or --attn-block: about this many random keys per block
 
     def __post_init__(self):
-        for step in whole_numbers(self.keep, "--keep"):
-            require(0 <= step <= self.steps, f"--keep {step}: must be a step up to {self.steps}")
+        require(not self.resume or self.out, "--resume: name the run with --out RUN")
+        both = self.resume and self.overwrite
+        require(not both, "--resume and --overwrite: give one of them")
+        scaled = self.rope_scale != "none"
+        longer = self.rope_factor != 1
+        require(scaled == longer, "--rope-scale, --rope-factor: give both, like yarn and 4")
+        is_local = self.window > 0 or self.attn_block > 0
+        if self.global_tokens or self.random_keys:
+            problem = "--global-tokens, --random-keys: need --window or --attn-block"
+            require(is_local, problem)
+        if self.random_positions:
+            fits = self.random_positions >= self.block_size and not is_local
+            remedy = "at least --block-size, without --window or --attn-block"
+            require(fits, f"--random-positions {self.random_positions}: {remedy}")
         super().__post_init__()
 
-
-@dataclass
-class TrainFlags(LoopFlags, CommonFlags):
-    """The flags of scripts that train on one text after another."""
-
-    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
-    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
-
-
-@dataclass
-class MaskFlags(Group):
-    head: Literal[HEADS] = "linear"  # output head, from hidden states to words
-    mask_rate: float = 0.3  # share of tokens to predict
-    mask_unit: Literal["token", "word", "span"] = "token"  # what is masked together
-
-    def __post_init__(self):
-        require(0 < self.mask_rate < 1, "--mask-rate: must be above 0 and below 1")
-        super().__post_init__()
-
-
-# Flags that may change on --resume: they do not change what is trained
-MAY_CHANGE = "resume overwrite out eval_every keep device threads compile graph accumulate".split()
+    @classmethod
+    def other_defaults(cls, typed):
+        """Return {field: default} that hold for the flags `typed`, {field: text}."""
+        return {}
 
 
 def require(holds, message):
@@ -129,11 +133,20 @@ def require(holds, message):
         raise UserError(message)
 
 
-def whole_numbers(text, flag):
-    """Return the numbers of a flag like --keep 0,100 in order. Raises UserError."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    require(all(map(str.isdecimal, parts)), f"{flag} {text}: give whole numbers, like 32,64,128")
-    return sorted(set(map(int, parts)))
+def whole_numbers(text, flag, least=0, most=math.inf):
+    """Return the numbers of a flag like --keep 0,100 in order. Raises UserError unless they are
+    whole numbers from `least` to `most`."""
+    numbers = set()
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part:
+            continue
+        require(part.isdecimal(), f"{flag} {text}: give whole numbers, like 32,64,128")
+        number = int(part)
+        require(number >= least, f"{flag} {number}: must be at least {least}")
+        require(number <= most, f"{flag} {number}: must be at most {most}")
+        numbers.add(number)
+    return sorted(numbers)
 
 
 def spelled(name):
@@ -141,70 +154,112 @@ def spelled(name):
     return "--" + name.replace("_", "-")
 
 
-def model_config(flags, source=None, causal=False, **more):
-    """Return the Config of the flags and of `more`; what no flag sets is that of `source`, a run to
-    start from. causal: of decoders alone. Raises UserError for values that do not fit."""
-    values = dict(vars(source.model.body.config if source else Config()))
-    if source and getattr(flags, "tie", False) and not values["tie"]:
-        raise UserError(f"--tie: {flags.init_from} is not tied; give --no-tie")
-    values |= {name: value for name, value in vars(flags).items() if name in values} | more
+def model_config(flags, source=None, causal=False, **values):
+    """Return the Options of the flags and of other values; what neither sets is that of `source`, a
+    run to start from. causal: of decoders alone. Raises UserError for values that do not fit."""
+    if source:
+        options = dict(vars(source.model.body.config))
+        if getattr(flags, "tie", False) and not options["tie"]:
+            raise UserError(f"--tie: {flags.init_from} is not tied; give --no-tie")
+    else:
+        options = dict(vars(Options()))
+    for name, value in vars(flags).items():
+        if name in options:
+            options[name] = value
     try:
-        config = Config(**values)
-        with torch.device("meta"):
-            POSITIONS[config.pos](config, causal)  # raises if it cannot use this config
-        if config.log_scale and not causal:
-            raise ValueError("log_scale: counts the keys before a query, so it needs a decoder")
+        config = Options(**(options | values))
+        check(config, causal)
     except ValueError as error:
         raise UserError(f"{error}; see --help") from None
     return config
 
 
-def parse(flags_class, script, **how):
-    """Return the flags on the command line. With --resume the defaults are those of the run, which
-    must be of this script; with --init-from or --encoder its architecture and `INHERITED`. A
-    task, of scripts with a --length, has defaults too."""
-    types, typed = {field.name: field.type for field in dataclasses.fields(flags_class)}, {}
-    for word, after in zip(sys.argv[1:], [*sys.argv[2:], ""]):  # before the flags can be checked
-        require(word.encode("utf-8", "ignore").decode() == word, f"{word!a}: not UTF-8; rename it")
-        if word.startswith("--"):
-            name, has_value, value = word[2:].partition("=")
-            name = name.replace("-", "_")
-            typed[name] = value if has_value else after
-            is_flag = after[:1] == "-" and after.lstrip("-")[:1].isalpha()  # to tyro
-            fits = has_value or not is_flag or types.get(name, bool) is bool
-            require(fits, f"{word} {after}: give a value, or write {word}={shlex.quote(after)}")
-    task = find_task(typed.get("data"), typed.get("length")) if "length" in types else None
-    same = task.defaults() if task else {}
-    source, remedy = typed.get("init_from") or typed.get("encoder"), "give the folder of a run"
-    if "resume" in typed.keys() & types.keys() and "out" in typed:
-        saved = read_json(Path(typed["out"]).expanduser() / "config.json", remedy)
-        own = saved.get("script")
-        other = f"--resume: {typed['out']} is a run of {own}, not {module_of(script)}"
-        require(own == module_of(script), other)
-        kept = types.keys() & saved["flags"].keys() - {"overwrite"}
-        same = {name: saved["flags"][name] for name in kept}
-    elif source:
-        saved = read_json(Path(source).expanduser() / "config.json", remedy)
-        same |= {name: saved["model"][name] for name in types.keys() & saved["model"].keys()}
-        kept = {"tokenizer", *getattr(flags_class, "INHERITED", ())} & saved["flags"].keys()
-        same |= {name: saved["flags"][name] for name in kept}
-        same.pop("vocab_size", None)  # the flag is an upper limit
-    how |= {"default": flags_class(**same)} if same else {}
-    return tyro.cli(flags_class, **how)
+# --------------------------------------------------------------------------------- the command line
+
+
+def parse(flags_class, script, description):
+    """Return the flags on the command line of a script, a path. Raises UserError."""
+    typed = read_typed(flags_class)
+    defaults = {}
+    if issubclass(flags_class, CommonFlags):
+        defaults = find_defaults(flags_class, typed, module_of(script))
+    options = {"prog": script.name, "description": description}
+    if defaults:
+        options["default"] = flags_class(**defaults)
+    return tyro.cli(flags_class, **options)
+
+
+def read_typed(flags_class):
+    """Return {field: text} of the flags that are typed, "" for switches, before tyro reads them.
+    Raises UserError for a word that is not UTF-8 and for a missing value."""
+    types = {field.name: field.type for field in dataclasses.fields(flags_class)}
+    words = sys.argv[1:]
+    for word in words:
+        is_utf8 = word.encode("utf-8", "ignore").decode() == word
+        require(is_utf8, f"{word!a}: not UTF-8; rename it")
+    typed = {}
+    for word, next_word in zip(words, [*words[1:], ""]):
+        if not word.startswith("--"):
+            continue
+        name, has_value, value = word[2:].partition("=")
+        name = name.replace("-", "_")
+        is_switch = types.get(name, bool) is bool
+        if not has_value and not is_switch:
+            value = next_word
+            # tyro takes a value that begins with - and a letter for a flag
+            is_flag = value.startswith("-") and value.lstrip("-")[:1].isalpha()
+            remedy = f"give a value, or write {word}={shlex.quote(value)}"
+            require(not is_flag, f"{word} {value}: {remedy}")
+        typed[name] = value
+    return typed
+
+
+def find_defaults(flags_class, typed, module):
+    """Return {field: default} that hold for the flags `typed` of a training script, where they
+    differ from those of its class."""
+    fields = {field.name for field in dataclasses.fields(flags_class)}
+    if "resume" in typed and "out" in typed:
+        return resumed_flags(fields, typed["out"], module)
+    defaults = flags_class.other_defaults(typed)
+    source = typed.get("init_from") or typed.get("encoder")
+    if source:
+        inherited = ("tokenizer", *getattr(flags_class, "INHERITED", ()))
+        defaults = defaults | source_flags(fields, source, inherited)
+    return defaults
+
+
+def resumed_flags(fields, folder, module):
+    """Return the flags of the run to resume, which must be one of the same script."""
+    saved = read_json(Path(folder).expanduser() / "config.json", "give the folder of a run")
+    script = saved.get("script")
+    require(script == module, f"--resume: {folder} is a run of {script}, not {module}")
+    kept = fields - {"overwrite"}
+    return {name: value for name, value in saved["flags"].items() if name in kept}
+
+
+def source_flags(fields, folder, inherited):
+    """Return the flags that a new run takes over from a run that it starts from: its architecture
+    and the inherited ones."""
+    saved = read_json(Path(folder).expanduser() / "config.json", "give the folder of a run")
+    kept = fields - {"vocab_size"}  # as a flag, it is an upper limit
+    defaults = {name: value for name, value in saved["model"].items() if name in kept}
+    for name in inherited:
+        if name in fields and name in saved["flags"]:
+            defaults[name] = saved["flags"][name]
+    return defaults
 
 
 def main(script, flags_class):
     """Parse the command line and run a script: `script(flags)`. A mistake of the user's, a full
     disk and Ctrl-C end in one line on stderr; other errors keep their traceback."""
     path = Path(script.__code__.co_filename)
-    for stream in (sys.stdout, sys.stderr):  # letters that the terminal lacks
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
     try:
         try:
             dist.start()
-            doc = script.__globals__["__doc__"]
-            script(parse(flags_class, path, prog=path.name, description=doc))
+            script(parse(flags_class, path, script.__globals__["__doc__"]))
         finally:
             dist.end()
     except UserError as error:

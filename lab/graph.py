@@ -2,29 +2,54 @@
 
 import torch
 
+import lab.dist as dist
 from data.batching import send
-from lab import dist
 from lab.flags import require
+from lab.machine import autocast
+from lab.optim import clip_gradients
+
+RECORDED_CALL = 4  # earlier ones load libraries and make the optimizer's state
 
 
-class Graph:
-    """A function of tensors of fixed shapes, and of numbers. The fourth call records its kernels,
-    later ones replay them. Raises UserError without CUDA and if the function splits its batch."""
+class GraphStep:
+    """The step of train_lm.py --graph: its kernels are recorded once, then replayed
+    on each batch. Raises UserError without CUDA, and if the batch is split."""
 
-    def __init__(self, function, device, n_parts):
-        fits = device.type == "cuda" and dist.size() * n_parts == 1
+    def __init__(self, model, optimizer, flags, device):
+        fits = device.type == "cuda" and dist.size() * flags.accumulate == 1
         require(fits, "--graph: needs CUDA and one process, without --accumulate; leave it out")
-        self.function, self.device, self.calls = function, device, 0
+        self.model = model
+        self.optimizer = optimizer
+        self.flags = flags
+        self.device = device
+        self.calls = 0
 
-    def __call__(self, *inputs):
-        inputs, self.calls = [send(torch.as_tensor(x), self.device) for x in inputs], self.calls + 1
-        if self.calls < 4:  # until libraries are loaded and the optimizer has its state
-            return self.function(*inputs)
-        if self.calls == 4:
-            self.inputs, self.graph = inputs, torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.output = self.function(*inputs)
-        for kept, new in zip(self.inputs, inputs):
-            kept.copy_(new)
+    def step(self, x, y, n_tokens, lr):
+        """Train on inputs and targets x, y (M * B, T), of the same shape at every call. Return the
+        loss, a scalar tensor."""
+        # Numbers too become tensors: a graph would replay those of the recorded step
+        inputs = [send(torch.as_tensor(value), self.device) for value in (x, y, n_tokens, lr)]
+        self.calls += 1
+        if self.calls < RECORDED_CALL:
+            return self.update(*inputs)
+        if self.calls == RECORDED_CALL:
+            self.inputs = inputs
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):  # records, computes nothing
+                self.loss = self.update(*inputs)
+        for recorded, new in zip(self.inputs, inputs):
+            recorded.copy_(new)
         self.graph.replay()
-        return self.output.clone()
+        return self.loss.clone()
+
+    def update(self, x, y, n_tokens, lr):
+        """Do the step of train_lm.py's loop, on the whole batch at once."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.zero_grad()
+        with autocast(self.flags.dtype, self.device):
+            loss = self.model.loss(x, y, smoothing=self.flags.label_smoothing) / n_tokens
+        loss.backward()
+        clip_gradients(self.model, self.flags.clip)
+        self.optimizer.step()
+        return loss.detach()

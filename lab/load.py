@@ -1,6 +1,5 @@
 """Open finished and unfinished runs."""
 
-import importlib
 import json
 import sys
 from dataclasses import dataclass
@@ -13,22 +12,25 @@ from data.batching import device_of
 from data.files import printable, read_json
 from data.tokenizer import load_tokenizer
 from lab.flags import require, spelled
-from lab.machine import code_hash
+from lab.machine import code_hash, path_of
 from lab.run import load_weights, read_weights
-from model import Config
+from nets.build import Options, build_model
 
 
 def read_config(folder):
     """Return config.json of a run. Raises UserError if the folder is not one."""
-    path, remedy = Path(folder).expanduser() / "config.json", "give the folder of a run"
+    path = Path(folder).expanduser() / "config.json"
+    remedy = "give the folder of a run"
     require(path.exists(), f"{folder}: has no config.json, so it is not a run; {remedy}")
     return read_json(path, remedy)
 
 
 def read_metrics(folder):
-    """Return the lines of metrics.jsonl, but not a last one that is cut off."""
+    """Return the lines of metrics.jsonl, but not a last one that is truncated."""
     path = Path(folder).expanduser() / "metrics.jsonl"
-    lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text("utf-8").split("\n")  # a whole file ends with a line end
     return [json.loads(line) for line in lines]
 
 
@@ -43,7 +45,7 @@ class LoadedRun:
     """A run, opened to look inside or to start from. It can be the key of a dictionary."""
 
     folder: Path
-    kind: str
+    kind: str  # see `Run`
     config: dict  # config.json
     model: torch.nn.Module
     tokenizer: tokenizers.Tokenizer
@@ -57,39 +59,59 @@ class LoadedRun:
 def open_source(flags, flag, kinds):
     """Return the run of --init-from or --encoder (flag) as a LoadedRun, or None. Raises UserError
     if flags ask for another vocabulary."""
-    folder, asked = getattr(flags, flag), flags.vocab_size or getattr(flags, "vocab_from", "")
+    folder = getattr(flags, flag)
+    if not folder:
+        return None
+    own_vocabulary = flags.vocab_size or getattr(flags, "vocab_from", "")
     problem = "brings its vocabulary; leave --vocab-size and --vocab-from out"
-    require(not (folder and asked), f"{spelled(flag)} {folder}: {problem}")
-    return read_run(folder, kinds) if folder else None
+    require(not own_vocabulary, f"{spelled(flag)} {folder}: {problem}")
+    return read_run(folder, kinds)
 
 
 def read_run(folder, kinds=None, device="cpu", step=None):
-    """Load a run: its model, which the script's `build` makes, in evaluation mode with the best
-    weights, and its tokenizer. kinds: of runs that are accepted. step: load the weights of this
-    step, which --keep kept. Raises UserError for a folder that is no such run. Notes on stderr name
-    a run that has not ended, and one that other code made."""
-    folder, config = Path(folder).expanduser(), read_config(folder)
-    kind, other = config["kind"], f"; give one of kind {' or '.join(kinds or ())}"
-    require(not kinds or kind in kinds, f"{folder}: a run of kind {kind}{other}")
-    weights = folder / ("best.pt" if step is None else f"step-{step}.pt")
-    kept = ", ".join(sorted(path.stem for path in folder.glob("step-*.pt"))) or "none"
-    remedy = "finish the run with --resume" if step is None else f"it kept {kept} (see --keep)"
-    require(weights.exists(), f"{folder}: no {weights.name}; {remedy}")
-    script = importlib.import_module(config["script"])
-    differs = config["code"] != code_hash(script.__file__)
-    made = f"{folder} was made at {config['revision']}; the code differs"
+    """Load a run: its model in evaluation mode with the best weights, and its tokenizer.
+
+    kinds: of runs that are accepted. step: load the weights of this step, which --keep kept. Raises
+    UserError for a folder that is no such run. Notes on stderr name a run that has not ended, and
+    one that other code made.
+    """
+    folder = Path(folder).expanduser()
+    config = read_config(folder)
+    kind = config["kind"]
+    if kinds:
+        remedy = f"give one of kind {' or '.join(kinds)}"
+        require(kind in kinds, f"{folder}: a run of kind {kind}; {remedy}")
+    weights = find_weights(folder, step)
+    code_differs = config["code"] != code_hash(path_of(config["script"]))
+    note = f"{folder} was made at {config['revision']}; the code differs"
     try:
-        model = script.build(Config(**config["model"]), **config["build"])
+        model = build_model(kind, Options(**config["model"]), device, **config["build"])
     except (TypeError, ValueError) as error:
-        require(not differs, f"{made}: {error}")
+        require(not code_differs, f"{note}: {error}")
         raise
     state = read_weights(weights)
-    load_weights(model, state["model"], made if differs else weights)
-    weights_of = "" if step is None else f"step {step}"
+    named = note if code_differs else weights  # what an error names
+    load_weights(model, state["model"], named)
+    weights_of = ""
+    if step is not None:
+        weights_of = f"step {step}"
     if not (folder / "result.json").exists():
         weights_of = f"unfinished: step {state['step']}"
         print(printable(f"note: {folder} has not ended; {weights_of}"), file=sys.stderr)
-    if differs:
-        print(printable(f"note: {made}"), file=sys.stderr)
+    if code_differs:
+        print(printable(f"note: {note}"), file=sys.stderr)
     tokenizer = load_tokenizer(folder / "tokenizer.json")
-    return LoadedRun(folder, kind, config, model.to(device).eval(), tokenizer, weights_of)
+    return LoadedRun(folder, kind, config, model.eval(), tokenizer, weights_of)
+
+
+def find_weights(folder, step):
+    """Return the path of a run's best weights, or of those of a step. Raises UserError."""
+    if step is None:
+        path = folder / "best.pt"
+        remedy = "finish the run with --resume"
+    else:
+        path = folder / f"step-{step}.pt"
+        kept = sorted(path.stem for path in folder.glob("step-*.pt")) or ["none"]
+        remedy = f"it kept {', '.join(kept)} (see --keep)"
+    require(path.exists(), f"{folder}: no {path.name}; {remedy}")
+    return path

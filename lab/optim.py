@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn.utils import clip_grad_norm_
 
 
 def learning_rate(step, steps, peak, warmup, decay):
@@ -19,13 +20,32 @@ def learning_rate(step, steps, peak, warmup, decay):
 def make_adamw(model, lr, weight_decay, beta2=0.999):
     """Return AdamW with weight decay of matrices, but not of biases, norms and scalars."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = dict(params=[p for p in parameters if p.dim() >= 2], weight_decay=weight_decay)
-    others = dict(params=[p for p in parameters if p.dim() < 2], weight_decay=0.0)
+    matrices = [p for p in parameters if p.dim() >= 2]
+    others = [p for p in parameters if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     device = parameters[0].device.type
-    how = dict(fused=device in ("cpu", "cuda"), capturable=device == "cuda")  # by a CUDA graph
-    return torch.optim.AdamW([matrices, others], lr=lr, betas=(0.9, beta2), **how)
+    return torch.optim.AdamW(
+        groups,
+        lr=lr,
+        betas=(0.9, beta2),
+        fused=device in ("cpu", "cuda"),  # one kernel for all parameters
+        capturable=device == "cuda",  # by a CUDA graph, see --graph
+    )
+
+
+def clip_gradients(model, clip):
+    """Scale the gradients of a model to a norm of at most `clip`; 0: no limit. The members of an
+    ensemble are trained independently, so each has a norm of its own."""
+    if clip > 0:
+        for member in getattr(model, "members", [model]):
+            clip_grad_norm_(member.parameters(), clip)
 
 
 def perplexity(nats, tokens):
-    """Return exp(nats / tokens), at most exp(700), which is still a float."""
-    return math.exp(min(nats / tokens, 700.0)) if tokens else math.nan
+    """Return exp(nats / tokens), at most exp(700), which is still a float; NaN without tokens."""
+    if tokens == 0:
+        return math.nan
+    return math.exp(min(nats / tokens, 700.0))

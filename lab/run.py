@@ -15,246 +15,390 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import filelock
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 from tqdm import tqdm
 
-from data.corpus import hashes, name_of, read_hashes, write_hashes
+import lab.dist as dist
+from data import name_of
+from data.corpus import Corpus
 from data.files import UserError, printable, read_json, whole_file, write_json, write_text
-from lab import dist
+from data.leaks import hashes, read_hashes, write_hashes
 from lab.flags import MAY_CHANGE, require, spelled
 from lab.machine import code_hash, git_revision, module_of
+from nets.build import name_replacements
 
-# Flag -> a file of the folders that have hashes of texts; with --init, those of beyond.export
-SOURCES = dict(data="meta.json", init_from="best.pt", encoder="best.pt", init="sentences.npy")
+# Flags that name a folder with hashes of texts, and a file by which the folder is known
+SOURCES = {
+    "data": "meta.json",  # of data.prepare
+    "init_from": "best.pt",  # of a run
+    "encoder": "best.pt",
+    "init": "sentences.npy",  # of beyond.export
+}
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
+
+
+@dataclass
+class RunData:
+    """What a run is trained on, as far as its folder records it."""
+
+    tokenizer: Tokenizer
+    hash: str  # of the data; --resume needs the same
+    corpora: dict[str, Corpus]  # flag -> the Corpus that it names, for the hashes of all texts
+    classes: list[str] | None = None  # of a classifier
 
 
 class Run:
     """A run folder being written.
-    script: path of the training script. kind: what `lab.inside` can do with the run. digest:
-    --resume needs the same data. build: arguments of the script's `build`, which makes the model.
-    read: {flag: its Corpus}. name: start of the folder's name. more: entries of config.json. Raises
-    UserError if something would be lost, if --resume finds another run than the flags describe, and
-    if the run starts from what was made with sentences that --split removes."""
 
-    def __init__(
-        self, script, flags, kind, config, tokenizer, device, digest, build, read, name="", **more
-    ):
-        self.flags, self.device, module = flags, device, module_of(script)
-        self.launch = f"python -m {module}" if "." in module else f"python {module}.py"
-        split = getattr(flags, "split", "full").replace("/", "-of-")
-        parts = [name or kind, name_of(flags.data), config.pos, str(flags.seed)]
-        parts += [split] if split != "full" else []
-        self.folder = Path(flags.out or f"out/{'-'.join(parts)}").expanduser()
-        self.started, self.earlier = time.perf_counter(), [0.0, 0.0]  # seconds before a resume
-        self.first_step, self.tokens, self.best = 0, 0, None
-        self.lines, self.recent, self.unchecked = [], [], []  # of metrics.jsonl; of losses
-        self.asked, self.bar = 0, None  # the signal that asks to stop; the progress bar
-        described = {
-            "kind": kind,
-            "script": module,
-            "command": f"{self.launch} {shlex.join(sys.argv[1:])}".strip(),
-            "flags": dataclasses.asdict(flags),
-            "model": dataclasses.asdict(config),
-            "build": build,
-            "seed": flags.seed,
-            "device": str(device),
-            "revision": git_revision() or "an unknown revision",
-            "code": code_hash(script),
-            "data_hash": digest,
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-            "date": time.strftime("%Y-%m-%d"),
-            **more,
-        }
-        dist.from_rank_0(lambda: self.open(described, tokenizer, read))
+    script: path of the training script. kind: what `lab.inside` can do with the run. build: further
+    arguments of `build_model`, to load the model. name: start of the folder's name, default: the
+    kind. Raises UserError if something would be lost, if --resume finds another run than the flags
+    describe, and if the run starts from what was made with sentences that --split removes.
+    """
+
+    def __init__(self, flags, *, script, kind, config, build, data, device, name=""):
+        self.flags = flags  # those of the script
+        self.data = data  # RunData
+        self.device = device  # where the model is
+        self.script = module_of(script)  # "train_lm"
+        self.folder = Path(flags.out or self.default_folder(name or kind)).expanduser()
+        self.description = self.describe(script, kind, config, build)  # config.json
+        self.started = time.perf_counter()  # seconds
+        self.seconds_before = [0.0, 0.0]  # wall and CPU seconds before a resume
+        self.tokens = 0  # read so far
+        self.lines = []  # of metrics.jsonl
+        self.best = None  # the line of the best evaluation, whose weights are in best.pt
+        self.recent_losses = []  # of the steps since the last evaluation
+        self.unchecked_losses = []  # [(step, loss)] that may be NaN
+        self.stop_signal = 0  # the signal that asked to stop
+        self.bar = None  # the progress bar
+        dist.from_rank_0(self.open)
         for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and a scheduler that ends a job
             signal.signal(number, self.ask_to_stop)
 
-    def open(self, described, tokenizer, read):
-        """Make the folder, empty it with --overwrite, or check it with --resume."""
-        flags, folder = self.flags, self.folder
-        require(not folder.is_file(), f"--out {folder}: is a file; choose another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        self.lock = filelock.FileLock(folder / ".lock")
-        try:
-            self.lock.acquire(timeout=0)  # until this process ends
-        except filelock.Timeout:
-            raise UserError(f"--out {folder}: another process is training there") from None
-        if flags.resume:
-            return self.check_resume(described)
-        found = [path for path in folder.iterdir() if path.name != ".lock"]
-        path = folder / "config.json"
-        is_run = path.exists() and "kind" in read_json(path)
-        begun = any((folder / name).exists() for name in ("checkpoint.pt", "result.json"))
-        require(is_run or not found, f"--out {folder}: is not empty and no run; choose another")
-        remedy = "continue it with --resume, replace it with --overwrite, or choose another folder"
-        require(flags.overwrite or not begun, f"--out {folder}: already holds a run; {remedy}")
-        made_with = {flag: hashes(corpus.texts()) for flag, corpus in read.items()}
-        for flag, file in SOURCES.items():
-            source = Path(getattr(flags, flag, "") or "/").expanduser().resolve()
-            if flag not in read and (source / file).exists():
-                same = f"--out {folder}: is the run that {spelled(flag)} reads"
-                require(source != folder.resolve(), same)
-                made_with[flag] = read_hashes(source)
-        removed = sorted(set().union(*(corpus.removed for corpus in read.values())))
-        for flag, texts in made_with.items():
-            leaks = [removed[i] for i in np.isin(hashes(removed), texts).nonzero()[0]]
-            where = f"{spelled(flag)} {getattr(flags, flag)}: was made with {len(leaks):,} of the"
-            like = f"sentences that --split removes, like {max(leaks, key=len, default='')!r:.60}"
-            require(not leaks, f"{where} {like}; make it with the same --split, or without them")
-        for path in found:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-        write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
-        write_hashes(folder, made_with.values())
-        write_json(folder / "config.json", described)
+    # ------------------------------------------------------------------------------ the folder
 
-    def check_resume(self, now):
-        """Raise UserError unless the folder has a checkpoint of the run that `now` describes."""
-        folder, then = self.folder, read_json(self.folder / "config.json")
-        problem = f"--resume: {folder} holds no checkpoint; start it anew"
-        require((folder / "checkpoint.pt").exists(), problem)
-        changed = [
-            f"{spelled(name)} {then['flags'][name]}, not {value}"
-            for name, value in now["flags"].items()
-            if name not in MAY_CHANGE and then["flags"].get(name, value) != value
-        ]
-        problem = f"--resume: {folder} was started with {'; '.join(changed)}"
-        require(not changed, f"{problem}; leave these out, or train from its weights: --init-from")
-        problem = f"--resume: --data {self.flags.data} has changed since {folder} was started"
-        require(then["data_hash"] == now["data_hash"], f"{problem}; restore it, or start anew")
-        if then["code"] != now["code"]:
-            self.say(f"note: {folder} was made at {then['revision']}; the code differs")
+    def default_folder(self, name):
+        """Return the folder of a run without --out: out/lm-speeches-alibi-0."""
+        flags = self.flags
+        parts = [name, name_of(flags.data), flags.pos, str(flags.seed)]
+        split = getattr(flags, "split", "full")
+        if split != "full":
+            parts.append(split.replace("/", "-of-"))
+        return f"out/{'-'.join(parts)}"
 
-    def load_checkpoint(self, model, optimizer):
-        """With --resume, load checkpoint.pt. Give all processes the weights of rank 0."""
+    def describe(self, script, kind, config, build):
+        """Return the content of config.json."""
+        description = {
+            "kind": kind,
+            "script": self.script,
+            "command": f"{self.launch()} {shlex.join(sys.argv[1:])}".strip(),
+            "flags": dataclasses.asdict(self.flags),
+            "model": dataclasses.asdict(config),
+            "build": build,
+            "seed": self.flags.seed,
+            "device": str(self.device),
+            "revision": git_revision() or "an unknown revision",
+            "code": code_hash(script),
+            "data_hash": self.data.hash,
+            "torch": torch.__version__,
+            "platform": platform.platform(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        if self.data.classes is not None:
+            description["classes"] = self.data.classes
+        return description
+
+    def launch(self):
+        """Return the command of the script, without flags."""
+        if "." in self.script:
+            return f"python -m {self.script}"
+        return f"python {self.script}.py"
+
+    def open(self):
+        """Make the folder and its first files, or with --resume check it."""
+        require(not self.folder.is_file(), f"--out {self.folder}: is a file; choose another folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock()
         if self.flags.resume:
-            state = dist.from_rank_0(lambda: read_weights(self.folder / "checkpoint.pt"))
-            load_weights(model, state["model"], self.folder / "checkpoint.pt")
-            optimizer.load_state_dict(state["optimizer"])
-            torch.set_rng_state(state["rng"])
-            if self.device.type == "cuda":
-                torch.cuda.set_rng_state(state["cuda_rng"], self.device)
-            self.first_step = state["step"]
-            self.earlier, self.tokens, self.best = state["seconds"], state["tokens"], state["best"]
-            self.recent = [torch.tensor(loss, device=self.device) for loss in state["losses"]]
-            self.lines = state["lines"]
-            if dist.rank() == 0:  # later lines will be written again
-                text = "".join(json.dumps(line) + "\n" for line in self.lines)
-                write_text(self.folder / "metrics.jsonl", text)
-            self.say(f"resuming from step {self.first_step}")
-        dist.copy_from_rank_0(model)
-        model.train()
+            self.check_resume()
+            return
+        self.check_replaceable()
+        sources = self.hash_sources()
+        self.check_leaks(sources)
+        self.empty()
+        write_text(self.folder / "tokenizer.json", self.data.tokenizer.to_str(pretty=True))
+        write_hashes(self.folder, sources.values())
+        write_json(self.folder / "config.json", self.description)
 
-    def log(self, step, numbers, words, model, monitor=""):
-        """Append an evaluation to metrics.jsonl, print it in words, and write best.pt if the number
-        named `monitor` is the best so far (an accuracy the highest, others the lowest) or ""."""
+    def lock(self):
+        """Keep other processes from training in the folder until this process ends."""
+        self.file_lock = filelock.FileLock(self.folder / ".lock")
+        try:
+            self.file_lock.acquire(timeout=0)
+        except filelock.Timeout:
+            problem = f"--out {self.folder}: another process is training there"
+            raise UserError(problem) from None
+
+    def files(self):
+        """Return the paths in the folder, without the lock."""
+        return [path for path in self.folder.iterdir() if path.name != ".lock"]
+
+    def check_replaceable(self):
+        """Raise UserError unless the folder is empty, or a run that may be deleted."""
+        config = self.folder / "config.json"
+        is_run = config.exists() and "kind" in read_json(config)
+        problem = f"--out {self.folder}: is not empty and no run; choose another"
+        require(is_run or not self.files(), problem)
+        has_checkpoint = (self.folder / "checkpoint.pt").exists()
+        has_result = (self.folder / "result.json").exists()
+        remedy = "continue it with --resume, replace it with --overwrite, or choose another folder"
+        problem = f"--out {self.folder}: already holds a run; {remedy}"
+        require(self.flags.overwrite or not (has_checkpoint or has_result), problem)
+
+    def hash_sources(self):
+        """Return {flag: hashes of the texts that its value was made with}."""
+        sources = {}
+        for flag, corpus in self.data.corpora.items():
+            sources[flag] = hashes(corpus.texts())
+        for flag, file in SOURCES.items():
+            value = getattr(self.flags, flag, "")
+            if not value or flag in sources:
+                continue
+            folder = Path(value).expanduser().resolve()
+            if (folder / file).exists():  # else a name on the hub, or data without running text
+                problem = f"--out {self.folder}: is the run that {spelled(flag)} reads"
+                require(folder != self.folder.resolve(), problem)
+                sources[flag] = read_hashes(folder)
+        return sources
+
+    def check_leaks(self, sources):
+        """Raise UserError if a source was made with sentences that --split removes."""
+        removed = set()
+        for corpus in self.data.corpora.values():
+            removed |= corpus.removed
+        removed = sorted(removed)
+        removed_hashes = hashes(removed)
+        for flag, source_hashes in sources.items():
+            is_leak = np.isin(removed_hashes, source_hashes)  # (len(removed),)
+            leaks = [text for text, leaked in zip(removed, is_leak) if leaked]
+            if leaks:
+                example = f"{max(leaks, key=len)!r:.60}"
+                raise UserError(
+                    f"{spelled(flag)} {getattr(self.flags, flag)}: was made with {len(leaks):,} of "
+                    f"the sentences that --split removes, like {example}; make it with the same "
+                    "--split, or without them"
+                )
+
+    def empty(self):
+        """Delete what is in the folder."""
+        for path in self.files():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    # ------------------------------------------------------------------------------ resuming
+
+    def check_resume(self):
+        """Raise UserError unless the folder has a checkpoint of a run with this description."""
+        saved = read_json(self.folder / "config.json")
+        has_checkpoint = (self.folder / "checkpoint.pt").exists()
+        require(has_checkpoint, f"--resume: {self.folder} holds no checkpoint; start it anew")
+        changes = []
+        for name, value in self.description["flags"].items():
+            saved_value = saved["flags"].get(name, value)
+            if name not in MAY_CHANGE and saved_value != value:
+                changes.append(f"{spelled(name)} {saved_value}, not {value}")
+        problem = f"--resume: {self.folder} was started with {'; '.join(changes)}"
+        remedy = "leave these out, or train from its weights: --init-from"
+        require(not changes, f"{problem}; {remedy}")
+        same_data = saved["data_hash"] == self.data.hash
+        problem = f"--resume: --data {self.flags.data} has changed since {self.folder} was started"
+        require(same_data, f"{problem}; restore it, or start anew")
+        if saved["code"] != self.description["code"]:
+            self.say(f"note: {self.folder} was made at {saved['revision']}; the code differs")
+
+    def resume(self, model, optimizer):
+        """Load checkpoint.pt. Return the step to continue with."""
+        path = self.folder / "checkpoint.pt"
+        state = dist.from_rank_0(partial(read_weights, path))
+        load_weights(model, state["model"], path)
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"], self.device)
+        self.seconds_before = state["seconds"]
+        self.tokens = state["tokens"]
+        self.best = state["best"]
+        self.recent_losses = [torch.tensor(loss, device=self.device) for loss in state["losses"]]
+        self.lines = state["lines"]
+        if dist.rank() == 0:  # later lines will be written again
+            lines = [json.dumps(line) + "\n" for line in self.lines]
+            write_text(self.folder / "metrics.jsonl", "".join(lines))
+        self.say(f"resuming from step {state['step']}")
+        return state["step"]
+
+    # ------------------------------------------------------------------------------ evaluations
+
+    def log(self, step, numbers, words):
+        """Append the numbers of an evaluation to metrics.jsonl, and print it in words."""
         if self.lines and self.lines[-1]["step"] >= step:  # logged before a resume
             return
         self.check_losses()
         for name, value in numbers.items():
             require(math.isfinite(value), self.diverged(f"{name} is {value} at step {step}"))
-        if self.recent:
-            numbers = numbers | {"loss/train": torch.stack(self.recent).mean().item()}
-        self.recent = []
         line = {"step": step, "tokens": self.tokens, **numbers}  # without times: can be repeated
+        if self.recent_losses:
+            line["loss/train"] = torch.stack(self.recent_losses).mean().item()
+        self.recent_losses = []
         self.lines.append(line)
         if dist.rank() == 0:
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         self.say(words)
-        sign = -1 if monitor.startswith(("accuracy", "pearson")) else 1
-        value = numbers.get(monitor, 0.0) * sign
-        if self.best is None or not monitor or value < self.best[1]:
-            self.best = [step, value]
-            self.save_weights("best.pt", model, step=step, **numbers)
+
+    def save_best(self, model, monitor=""):
+        """Write best.pt if the last line has the best number `monitor` so far; with "", always."""
+        line = self.lines[-1]
+        if self.best is not None and monitor:
+            value, best_value = line[monitor], self.best[monitor]
+            if monitor.startswith(("accuracy", "pearson")):
+                is_better = value > best_value
+            else:  # a loss or a perplexity
+                is_better = value < best_value
+            if not is_better:
+                return
+        self.best = line
+        self.save_weights("best.pt", model, **line)
+
+    def logged(self, names):
+        """Return {label: (steps, values)} of the logged numbers {label: name}, for `curves`."""
+        curves = {}
+        for label, name in names.items():
+            lines = [line for line in self.lines if name in line]
+            if lines:
+                steps = [line["step"] for line in lines]
+                values = [line[name] for line in lines]
+                curves[label] = (steps, values)
+        return curves
+
+    # ------------------------------------------------------------------------------ steps
 
     def progress(self, step, total, loss, tokens):
         """Record a finished step: check its loss, and show the progress on a terminal. loss: this
         process's share, a scalar tensor, which a GPU may still be computing."""
         loss = dist.all_sum(loss.detach())
-        self.recent.append(loss)
-        self.unchecked.append((step, loss))
+        self.recent_losses.append(loss)
+        self.unchecked_losses.append((step, loss))
         self.tokens += tokens
-        if loss.device.type == "cpu" or len(self.unchecked) == LOOK_EVERY:
+        on_cpu = loss.device.type == "cpu"
+        if on_cpu or len(self.unchecked_losses) == LOOK_EVERY:
             self.check_losses()
-        if self.bar is None:  # shown on a terminal alone
-            self.bar = tqdm(total=total, initial=step, disable=dist.rank() > 0 or None, leave=False)
-        if loss.device.type == "cpu" or not step % LOOK_EVERY:
+        if self.bar is None:
+            hide = True if dist.rank() > 0 else None  # None: shown on a terminal alone
+            self.bar = tqdm(total=total, initial=step, disable=hide, leave=False)
+        if on_cpu or step % LOOK_EVERY == 0:
             self.bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
         self.bar.update()
 
+    def close_bar(self):
+        """Remove the progress bar; the next step begins another one."""
+        if self.bar is not None:
+            self.bar.close()
+        self.bar = None
+
     def check_losses(self):
         """Raise UserError naming the first loss that is NaN or infinite since the last check."""
-        unchecked, self.unchecked = self.unchecked, []
-        losses = torch.stack([loss for _, loss in unchecked]).tolist() if unchecked else []
-        for (step, _), loss in zip(unchecked, losses):
+        if not self.unchecked_losses:
+            return
+        steps = [step for step, _ in self.unchecked_losses]
+        losses = torch.stack([loss for _, loss in self.unchecked_losses]).tolist()
+        self.unchecked_losses = []
+        for step, loss in zip(steps, losses):
             require(math.isfinite(loss), self.diverged(f"the loss is {loss} at step {step + 1}"))
 
     def diverged(self, problem):
         """Return the message that training diverged."""
-        kept = "earlier checkpoints are kept; use a smaller --lr"
-        return f"--lr {self.flags.lr:g}: training diverged, {problem}; {kept}"
+        remedy = "earlier checkpoints are kept; use a smaller --lr"
+        return f"--lr {self.flags.lr:g}: training diverged, {problem}; {remedy}"
+
+    # ------------------------------------------------------------------------------ stopping
 
     def ask_to_stop(self, number, frame):
         """Note a signal, until the step has ended. The second one ends the script at once."""
-        if self.asked:
+        if self.stop_signal:
             raise KeyboardInterrupt
-        self.asked = number
+        self.stop_signal = number
         os.write(2, b"stopping after this step\n")  # print fails if the signal came during a print
 
     def exit_if_stopped(self, model, optimizer, step):
         """Save a checkpoint and exit if a signal arrived in any process."""
-        if dist.all_sum(torch.tensor(self.asked)):
-            dist.from_rank_0(lambda: self.save(model, optimizer, step))
-            remedy = f"to resume: {self.launch} --resume --out {shlex.quote(str(self.folder))}"
-            self.say(f"stopped; step {step} is saved; {remedy}", file=sys.stderr)
-            raise SystemExit(128 + (self.asked or signal.SIGTERM))
-
-    def say(self, text, file=None):
-        """Print a line, in rank 0 alone, above the progress bar."""
-        if dist.rank() == 0:
-            with tqdm.external_write_mode():
-                print(printable(text), file=file or sys.stdout, flush=True)
+        if not dist.in_any(self.stop_signal != 0):
+            return
+        dist.from_rank_0(partial(self.save, model, optimizer, step))
+        remedy = f"to resume: {self.launch()} --resume --out {shlex.quote(str(self.folder))}"
+        self.say(f"stopped; step {step} is saved; {remedy}", file=sys.stderr)
+        raise SystemExit(128 + (self.stop_signal or signal.SIGTERM))
 
     def save(self, model, optimizer, step):
         """Write all that resuming needs to checkpoint.pt."""
         self.check_losses()
-        state = dict(step=step, optimizer=optimizer.state_dict(), rng=torch.get_rng_state())
+        losses = []
+        if self.recent_losses:
+            losses = torch.stack(self.recent_losses).tolist()
+        state = {
+            "step": step,
+            "optimizer": optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+            "seconds": self.seconds(),
+            "tokens": self.tokens,
+            "best": self.best,
+            "lines": self.lines,
+            "losses": losses,
+        }
         if self.device.type == "cuda":
             state["cuda_rng"] = torch.cuda.get_rng_state(self.device)
-        state |= dict(seconds=self.seconds(), tokens=self.tokens, best=self.best, lines=self.lines)
-        state["losses"] = torch.stack(self.recent).tolist() if self.recent else []
         self.save_weights("checkpoint.pt", model, **state)
 
-    def save_weights(self, name, model, **more):
+    def save_weights(self, name, model, **state):
         """Write a file of weights. Raises UserError before it is written if some are not finite."""
         weights = model.state_dict()
-        finite = torch.stack([w.isfinite().all() for w in weights.values()]).all()  # one GPU sync
-        require(finite, self.diverged("some weights are NaN or infinite"))
+        finite = torch.stack([weight.isfinite().all() for weight in weights.values()])
+        all_finite = finite.all().item()  # the only time that the CPU waits for a GPU
+        require(all_finite, self.diverged("some weights are NaN or infinite"))
         if dist.rank() == 0:
             with whole_file(self.folder / name) as file:
-                torch.save({"model": weights, **more}, file)
+                torch.save({"model": weights, **state}, file)
+
+    # ------------------------------------------------------------------------------ the end
 
     def load_best(self, model):
-        """Load best.pt into the model; return its step and numbers. Signals act as usual again."""
+        """Load best.pt into the model, and return the line of its evaluation. The loop is over:
+        from here on signals end the script at once."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler)
-        if self.asked:
+        if self.stop_signal:
             raise KeyboardInterrupt
-        best = dist.from_rank_0(lambda: read_weights(self.folder / "best.pt"))
+        best = dist.from_rank_0(partial(read_weights, self.folder / "best.pt"))
         model.load_state_dict(best.pop("model"))
         return best
 
     def finish(self, result, model):
-        """Write result.json: the final numbers and what they cost. Only rank 0 returns."""
-        dist.keep_rank_0()
-        if self.bar is not None:
-            self.bar.close()
+        """Write result.json: the final numbers and what they cost. The processes part: afterwards
+        rank 0 does not wait for the others."""
+        dist.wait_for_all()
+        dist.end()
+        self.close_bar()
+        if dist.rank() > 0:
+            return
         wall, cpu = self.seconds()
         cost = {
             "vocab_size": model.body.config.vocab_size,
@@ -269,28 +413,48 @@ class Run:
             cost["peak_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
         write_json(self.folder / "result.json", result | cost)
 
-    def say_start(self, what, model):
+    def seconds(self):
+        """Return the wall and CPU seconds of this run, with those before a resume."""
+        wall_before, cpu_before = self.seconds_before
+        wall = wall_before + time.perf_counter() - self.started
+        return [wall, cpu_before + time.process_time()]
+
+    # ------------------------------------------------------------------------------ what it prints
+
+    def say(self, text, file=None):
+        """Print a line, in rank 0 alone, above the progress bar."""
+        if dist.rank() == 0:
+            with tqdm.external_write_mode():
+                print(printable(text), file=file or sys.stdout, flush=True)
+
+    def say_start(self, words, model):
         """Print the data in the script's words, and the size and device of the model."""
-        config, total = model.body.config, sum(p.numel() for p in model.parameters())
+        config = model.body.config
+        total = sum(p.numel() for p in model.parameters())
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         sizes = f"{config.vocab_size:,} entries in the vocabulary; {total:,} parameters"
-        sizes += f", {trained:,} of them trained" if trained < total else ""
-        self.say(f"{what}, {sizes}, pos={config.pos}, on {self.device}")
+        if trained < total:
+            sizes += f", {trained:,} of them trained"
+        line = f"{words}, {sizes}, pos={config.pos}, on {self.device}"
+        classes = name_replacements(model)
+        if classes:  # in place of those of model.py
+            line += f", with {', '.join(classes)} (nets/)"
+        self.say(line)
 
-    def logged(self, names):
-        """Return {label: (steps, values)} of the logged numbers {label: name}, for `curves`."""
-        found = {label: [x for x in self.lines if name in x] for label, name in names.items()}
-        found = {label: lines for label, lines in found.items() if lines}
-        return {n: ([x["step"] for x in f], [x[names[n]] for x in f]) for n, f in found.items()}
+    def say_unknown(self, name, share, source=None):
+        """Print a note if the vocabulary, that of `source` if there is one, lacks over a tenth of
+        the words of a set."""
+        if share <= 0.1:
+            return
+        vocabulary = "the vocabulary; try --tokenizer bpe"
+        if source:
+            vocabulary = f"{source.folder}; pretrain it on text of the same kind"
+        self.say(f"  note: {share:.0%} of the {name} words are unknown to {vocabulary}")
 
     def say_end(self, words):
         """Print the result in words, the time, and the folder."""
-        self.say(f"{words}; {self.seconds()[0]:.0f} s, {self.folder}")
-
-    def seconds(self):
-        """Return the wall and CPU seconds of this run, with those before a resume."""
-        wall, cpu = self.earlier
-        return [wall + time.perf_counter() - self.started, cpu + time.process_time()]
+        wall, _ = self.seconds()
+        self.say(f"{words}; {wall:.0f} s, {self.folder}")
 
 
 def read_weights(path):
@@ -298,8 +462,8 @@ def read_weights(path):
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises almost anything
-        why = str(error).splitlines()[0][:80]
-        raise UserError(f"{path}: cannot be read ({why}); train the run again") from None
+        reason = str(error).splitlines()[0][:80]
+        raise UserError(f"{path}: cannot be read ({reason}); train the run again") from None
 
 
 def load_weights(model, weights, path):
@@ -307,5 +471,5 @@ def load_weights(model, weights, path):
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        why = " ".join(str(error).split()[6:])[:200]
-        raise UserError(f"{path}: its weights do not fit the model ({why})") from None
+        reason = " ".join(str(error).split()[6:])[:200]  # without "Error(s) in loading state_dict"
+        raise UserError(f"{path}: its weights do not fit the model ({reason})") from None

@@ -62,9 +62,8 @@ def test_the_numbers_are_those_by_hand(task, set_name, finished):
     folder = finished(SCRIPT, "--task", task, "--lr", "0.02")
     loaded, result = read_run(folder), read_result(folder)
     flags = train_context.Flags(**loaded.config["flags"])
-    read = train_context.read_translations if task == "tlm" else train_context.read_threads
-    _, _, _, sets, *_ = read(flags, loaded.tokenizer)
-    for view, batches in sets[set_name].items():
+    read = train_context.Translations if task == "tlm" else train_context.Threads
+    for view, batches in read(flags, loaded.tokenizer).sets[set_name].items():
         nats = right = count = 0
         for inputs, mask, labels, more in batches:
             logits = loaded.model(inputs, mask, **more).detach()

@@ -6,7 +6,7 @@ import pytest
 from helpers import SIZE, TINY, call, fails, succeed
 
 import data
-from data.corpus import hashes, read_hashes
+from data.leaks import hashes, read_hashes, split_corpus
 
 # Each is made in this order in one folder. again/ and again.txt are the corpus at other paths
 MADE = {
@@ -44,7 +44,8 @@ def classify(corpus, **flags):
 def test_a_run_records_what_made_it_and_what_it_starts_from(made):
     read = {name: set(read_hashes(made / name).tolist()) for name in MADE}
     for name, split in dict(other="full", full="full", clean="clean").items():
-        texts = data.load("other.txt" if name == "other" else "again").split(split)[0].texts()
+        path = "other.txt" if name == "other" else "again"
+        texts = split_corpus(data.load(path), split)[0].texts()
         assert read[name] == set(hashes(texts).tolist())
     assert read["words"] == read["masked"] == read["chain"] == read["other"] | read["full"]
     assert read["prepared"] == read["blocks"] > read["full"]
@@ -52,7 +53,7 @@ def test_a_run_records_what_made_it_and_what_it_starts_from(made):
 
 @pytest.mark.parametrize("name", ["full", "words", "masked", "chain", "blocks"])
 def test_a_start_from_test_sentences_is_refused(name, made, corpus):
-    whole, (clean, _, _) = data.load(corpus), data.load(corpus).split("clean")
+    whole, (clean, _, _) = data.load(corpus), split_corpus(data.load(corpus), "clean")
     leaks = set(whole.texts()) - set(clean.texts())
     found = fails(classify(corpus, encoder=name, split="clean"), f"--encoder {name}: was made")
     assert f"with {len(leaks)} of the sentences" in found and "the same --split" in found

@@ -1,6 +1,10 @@
 """What every script says before it begins: of modules, of unknown words; and of LaTeX's labels."""
 
+import dataclasses
+import importlib
+import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -48,6 +52,16 @@ def test_many_unknown_words_hint_at_bpe(script, argv, tmp_path):
     assert "try --tokenizer bpe" in done.out
 
 
+@pytest.mark.parametrize("script", [*dict(SCRIPTS), "train_mlm", "train_classifier"])
+def test_every_flag_has_its_help_on_its_line(script):
+    """Else tyro takes the comment above, which names a section."""
+    flags = importlib.import_module(script).Flags
+    sources = [inspect.getsource(c) for c in flags.__mro__ if dataclasses.is_dataclass(c)]
+    for field in dataclasses.fields(flags):
+        line = rf"^    {field.name}: .+  # .+$"
+        assert re.search(line, "\n".join(sources), re.M), field.name
+
+
 def test_names_that_are_not_utf8_and_large_seeds(tmp_path):
     path = tmp_path / "caf\udce9.txt"
     for script, argv in ("train_lm", ("--data", path)), ("sample", ("x", "--text", path)):
@@ -56,4 +70,4 @@ def test_names_that_are_not_utf8_and_large_seeds(tmp_path):
 
 
 def test_any_name_becomes_a_label_that_latex_can_read():
-    assert r"\label{tab:top-50-of_all}" in tables.latex(["a"], [["b"]], "", "top 50% {of_all")
+    assert r"\label{tab:top-50-of_all}" in tables.to_latex(["a"], [["b"]], "", "top 50% {of_all")

@@ -9,15 +9,15 @@ import torch
 from helpers import SIZE, call, fails, sentences, succeed
 from scipy.stats import pearsonr, spearmanr
 
-from baselines import read_overlap
-from data.corpus import load
+from baselines import describe_overlap
+from data import load
 from data.files import UserError
 from data.labelled import load_labelled
 from data.tokenizer import BOS, EOS, SPECIAL
 from lab import load_run
 from lab.inside.attention import head_means
-from model import Config
-from nets.pairs import Segments
+from nets.build import Options
+from nets.pairs import SegmentVectors
 
 # (sentence, sentence, whether they share one of their two nouns)
 NOUNS = "peace work hope war freedom jobs schools taxes".split()
@@ -75,7 +75,7 @@ def test_sick_has_classes_scores_and_a_validation_set(tmp_path):
 
 @pytest.mark.parametrize("n", [2, 4])
 def test_segments_tell_the_sentence_and_the_words_of_both(n):
-    segments, first = Segments(Config(n_segment=n, n_embd=6)), len(SPECIAL)
+    segments, first = SegmentVectors(Options(n_segment=n, n_embd=6)), len(SPECIAL)
     torch.nn.init.normal_(segments.vectors)
     rows = [
         [BOS, first, first + 1, EOS, first + 1, first + 2, EOS],
@@ -147,7 +147,7 @@ def test_baselines_count_what_two_sentences_share(table, tmp_path):
     result = json.loads((tmp_path / "out" / "result.json").read_text("utf-8"))
     assert result["accuracy/test@overlap"] > result["accuracy/test@second sentence"]
     pair = "The cat never saw a dog . [EOS] The dog saw no bird"
-    assert read_overlap(pair) == "shared3 only3first only2second noTruenoTrue"
+    assert describe_overlap(pair) == "shared3 only3first only2second noTruenoTrue"
 
 
 def test_a_score_run_can_be_used(tmp_path, capsys):

@@ -7,14 +7,15 @@ import torch
 from helpers import SIZE, call, fails, stopped_at, succeed, write_corpus
 from test_train_mlm import same_runs, weights
 
-import data.corpus
-from data.corpus import hold_out
+import data
 from data.labelled import Rows
+from data.leaks import hold_out
 from data.tokenizer import BOS, encode
 from lab.load import read_config, read_metrics, read_result, read_run
 from lab.predictions import read_predictions
 from lab.run import Run
-from nets.classifier import compute_features
+from nets.classifier import compute_features, pool_tokens
+from train_classifier import POOLS
 
 LEARN = (*SIZE, *"--valid 0.2 --lr 0.02 --epochs 5 --dropout 0 --threads 1".split())
 
@@ -38,7 +39,7 @@ def share_right(loaded, rows):
 @pytest.mark.parametrize("how", [[], ["--causal"], ["--causal", "--pos", "fire"]])
 def test_the_result_is_that_of_the_rows_one_by_one(how, corpus, tmp_path):
     done, result, loaded = run(corpus, tmp_path / "a", *(how or ["--pos", "alibi"]))
-    rows = data.corpus.load(corpus).test_rows
+    rows = data.load(corpus).test_rows
     expected = [answer(loaded, text).softmax(0) for _, text in rows]
     classes, texts, gold, predicted, shares, seen = read_predictions(tmp_path / "a")
     assert list(texts) == [text for _, text in rows]
@@ -63,7 +64,7 @@ def test_search_measures_the_held_out_rows_and_keeps_its_best_epoch(corpus, tmp_
     assert result["epoch"] == best["step"] and [line["step"] for line in lines] == [1, 2, 3, 4, 5]
     for name in ("accuracy/train", "accuracy/test", "accuracy/valid"):
         assert result[name] == pytest.approx(best[name])
-    rows, label, text = data.corpus.load(corpus).rows, itemgetter(0), itemgetter(1)
+    rows, label, text = data.load(corpus).rows, itemgetter(0), itemgetter(1)
     _, held = hold_out(rows, 0.2, key=text, kind=label)
     losses = [-answer(loaded, text).log_softmax(0)[label].item() for label, text in held]
     assert best["loss/valid"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
@@ -75,7 +76,7 @@ def test_retraining_starts_from_scratch_on_all_rows(corpus, tmp_path):
     assert read_metrics(tmp_path / "kept") == read_metrics(tmp_path / "refit")
     # Both report the search that chose the number of epochs
     assert all(result[name] == kept[name] for name in ("epoch", "accuracy/valid"))
-    rows = data.corpus.load(corpus).rows
+    rows = data.load(corpus).rows
     assert result["accuracy/train"] == share_right(loaded, rows) != kept["accuracy/train"]
     assert f"retraining from scratch on all {len(rows)} rows" in done.out
 
@@ -85,8 +86,7 @@ def test_retraining_takes_longer_while_fewer_training_rows_are_right(corpus, tmp
 
     def better(run, name, *args, **numbers):  # as if the search had got all right at epoch 1
         if run.lines and "accuracy/train" in run.lines[-1]:
-            run.best = [1, -1.0]
-            run.lines[0]["accuracy/train"] = 1.0
+            run.best = run.lines[0] | {"accuracy/train": 1.0, "accuracy/valid": 1.0}
         save(run, name, *args, **numbers)
 
     monkeypatch.setattr(Run, "save_weights", better)
@@ -123,10 +123,10 @@ def test_on_a_pretrained_body(how, kind, finished, corpus, tmp_path):
     assert loaded.model.body.causal == read_config(tmp_path / "a")["flags"]["causal"] == causal
     assert loaded.model.pool == ["last"] if causal else len(loaded.model.pool) == 1 + 2 * frozen
     assert ("of them trained" in done.out) == frozen
-    expected = share_right(loaded, data.corpus.load(corpus).test_rows)
+    expected = share_right(loaded, data.load(corpus).test_rows)
     assert read_result(tmp_path / "a")["accuracy/test"] == expected
     if frozen:  # the projection is that of all training rows, after retraining
-        rows = Rows(data.corpus.load(corpus).rows, loaded.tokenizer, 12)
+        rows = Rows(data.load(corpus).rows, loaded.tokenizer, 12)
         features = compute_features(loaded.model, rows, torch.device("cpu"))
         torch.testing.assert_close(loaded.model.shift, features.mean(0), atol=1e-5, rtol=1e-4)
 
@@ -171,6 +171,12 @@ def test_resume_refuses_two_swapped_labels(tmp_path):
     swapped = path.read_text().replace("0\t", "x\t", 1).replace("1\t", "0\t", 1)
     path.write_text(swapped.replace("x\t", "1\t"))
     fails(call("train_classifier", "--resume", out=tmp_path / "run"), "has changed since")
+
+
+def test_every_pool_of_the_flag_exists():
+    h, mask = torch.zeros(1, 2, 3), torch.ones(1, 2, dtype=torch.bool)
+    for name in POOLS:
+        assert pool_tokens(h, mask, name).shape == (1, 3)
 
 
 @pytest.mark.parametrize("flags, words", [

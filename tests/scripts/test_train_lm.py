@@ -11,7 +11,7 @@ from helpers import TINY, call, fails, start, succeed
 from data.batching import consecutive_blocks, stream
 from data.tokenizer import BOS, load_tokenizer
 from lab.load import read_metrics, read_result, read_run
-from train_lm import Flags, evaluate
+from train_lm import evaluate
 
 
 def run(corpus, out, *argv, **flags):
@@ -42,7 +42,7 @@ def test_perplexity_predicts_each_token_of_the_stream_once(finished, stride, anc
     source = read_run(finished("train_lm", "--pos", "alibi"))
     ids = stream(source.tokenizer, ["we want peace and hope today ."] * 9)
     T, blocks = 12, consecutive_blocks(ids, 12, stride, anchor)
-    got = evaluate(source.model, *blocks, "perplexity", torch.device("cpu"), Flags())["perplexity"]
+    got = evaluate(source.model, *blocks, torch.device("cpu"), "float32")
     losses, step = [], stride or T
     for t in range(len(ids) - 1):  # token t + 1, from the block that predicts it
         block = 0 if t < T else math.ceil((t + 1 - T) / step)

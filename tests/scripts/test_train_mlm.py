@@ -6,11 +6,11 @@ import pytest
 import torch
 from helpers import TINY, call, fails, stopped_at, succeed
 
-import data.corpus
+import data
 import train_mlm
-from data.corpus import hold_out
-from data.sentences import pair_up, read_sentences
-from data.tokenizer import BOS, EOS, UNK, encode, load_tokenizer, word_starts
+from data.leaks import hold_out
+from data.sentences import pair_up, read_in_order
+from data.tokenizer import BOS, EOS, UNK, encode, load_tokenizer
 from lab.load import read_config, read_metrics, read_result, read_run
 
 VALID = ("--valid", 0.2)
@@ -35,7 +35,7 @@ def same_runs(one, two):
 
 
 def held_out(corpus, tokenizer):
-    texts = list(dict.fromkeys(data.corpus.load(corpus).texts()))
+    texts = list(dict.fromkeys(data.load(corpus).texts()))
     return encode(tokenizer, hold_out(texts, 0.2)[1])
 
 
@@ -59,10 +59,8 @@ def test_the_perplexity_is_that_of_the_masked_words_one_by_one(finished, corpus)
     flags = read_config(folder)["flags"] | {"seed": 7}  # all seeds are measured on the same masks
     loaded, flags = read_run(folder), train_mlm.Flags(**flags)
     held = [torch.tensor([BOS, *ids]) for ids in held_out(corpus, loaded.tokenizer)]
-    size, starts = loaded.tokenizer.get_vocab_size(), word_starts(loaded.tokenizer)
     nats = hits = count = 0
-    masking = flags.mask_rate, flags.mask_unit, starts
-    for inputs, real, labels, _ in train_mlm.fixed_batches(held, size, masking):
+    for inputs, real, labels, _ in train_mlm.fixed_batches(held, loaded.tokenizer, flags):
         for row, mask, label in zip(inputs, real, labels):
             logits = loaded.model(row[mask][None])[0]  # without others and without padding
             for t in (label != -100).nonzero().flatten().tolist():
@@ -160,7 +158,7 @@ def test_next_sentences_follow_or_are_random():
 def test_lines_that_repeat_keep_their_neighbours(tmp_path):
     lines = [word for i in range(20) for word in ("so", f"line{i}")]
     (tmp_path / "my.txt").write_text("\n".join(lines), "utf-8")
-    found = read_sentences(tmp_path / "my.txt", 8, valid=0.1, last=True)
+    found = read_in_order(tmp_path / "my.txt", 8, valid=0.1)
     ids = [int(text[1]) for text in found.train]
     assert len(ids) > 20 and all(
         (one == ids[0]) != (two == ids[0]) for one, two in zip(ids, ids[1:])
