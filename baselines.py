@@ -9,16 +9,17 @@ import lab  # noqa: F401, names a missing package  # isort: skip
 import math
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from data import batching, load, name_of
-from data.corpus import PAIR, words_of
+from data.corpus import PAIR
 from data.files import read_json, write_json
 from data.labelled import by_seen
+from data.leaks import split_corpus, words_of
 from data.text import read_text
 from data.tokenizer import BOS, encode, train_tokenizer
 from lab.flags import main, require
@@ -26,6 +27,8 @@ from lab.machine import code_hash, git_revision
 from lab.optim import perplexity
 from lab.predictions import Predictions
 from nets.ngrams import KneserNey, NaiveBayes, choose_smoothing
+
+NEGATIONS = {"no", "not", "n't", "nobody", "nothing", "none", "never"}
 
 
 @dataclass
@@ -39,91 +42,155 @@ class Flags:
 
 
 def count(flags):
-    corpus, result = load(flags.data), {}
     require(flags.order > 0, f"--order {flags.order}: must be at least 1")
-    split = "" if flags.split == "full" else "-" + flags.split.replace("/", "-of-")
-    folder = Path(flags.out or f"out/baselines-{name_of(flags.data)}{split}").expanduser()
-    path = folder / "config.json"
-    replaces = not path.exists() or read_json(path).get("kind") == "baselines"
-    require(replaces, f"--out {folder}: holds another run; choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    corpus = load(flags.data)
+    folder = open_folder(flags)
+    result = {}
     if corpus.lines and corpus.tests:
         text = read_text(flags.data, None, flags.tokenizer, flags.vocab_size)
         result |= measure_ngrams(text, flags.order)
     if corpus.rows and corpus.test_rows:
-        result |= measure_classifier(*corpus.split(flags.split), flags, folder)
+        corpus, seen, note = split_corpus(corpus, flags.split)
+        if note:
+            print(note)
+        result |= measure_classifier(corpus, seen, flags, folder)
     require(result, f"--data {flags.data}: no test text or test rows found; give more")
-    made = dict(revision=git_revision(), code=code_hash(__file__), build={})
-    made["command"] = f"python baselines.py {shlex.join(sys.argv[1:])}"
-    write_json(path, dict(kind="baselines", flags=vars(flags)) | made)
+    config = {
+        "kind": "baselines",
+        "flags": vars(flags),
+        "revision": git_revision(),
+        "code": code_hash(__file__),
+        "build": {},
+        "command": f"python baselines.py {shlex.join(sys.argv[1:])}",
+    }
+    write_json(folder / "config.json", config)
     write_json(folder / "result.json", result)
     print(f"written to {folder}")
 
 
+def open_folder(flags):
+    """Make the folder of the results and return it. Raises UserError if it holds a trained run."""
+    default = f"out/baselines-{name_of(flags.data)}"
+    if flags.split != "full":
+        default += "-" + flags.split.replace("/", "-of-")
+    folder = Path(flags.out or default).expanduser()
+    path = folder / "config.json"
+    if path.exists():
+        is_baseline = read_json(path).get("kind") == "baselines"
+        require(is_baseline, f"--out {folder}: holds another run; choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def measure_ngrams(text, longest):
     """Return the entries of result.json on n-grams of a Text, and print them."""
-    V, ids = text.tokenizer.get_vocab_size(), text.streams["train"]
-    models, result = [KneserNey(ids, V, k) for k in range(1, longest + 1)], {"vocab_size": V}
+    ids = text.streams["train"]
+    V = text.tokenizer.get_vocab_size()
     print(f"{text.name}: {len(ids) - 1:,} training tokens, a vocabulary of {V:,}")
-    for name in [name for name in text.streams if name != "train"]:
-        stream, n = text.streams[name], len(text.streams[name]) - 1
+    models = [KneserNey(ids, V, order) for order in range(1, longest + 1)]
+    result = {"vocab_size": V}
+    for name, stream in text.streams.items():
+        if name == "train":
+            continue
+        n = len(stream) - 1  # without [BOS]
+        unknown = batching.share_unknown([stream])
         nats = [-model.log_probabilities(stream).sum() for model in models]
-        values, unknown = [perplexity(each, n) for each in nats], batching.share_unknown([stream])
-        result |= {f"perplexity/{name}@{k}-gram": value for k, value in enumerate(values, 1)}
-        result |= {f"perplexity/{name}": values[-1], f"tokens/{name}": n}
+        words = []
+        for order in range(1, longest + 1):
+            value = perplexity(nats[order - 1], n)
+            result[f"perplexity/{name}@{order}-gram"] = value
+            words.append(f"{order}-gram {value:,.1f}")
+        result[f"perplexity/{name}"] = perplexity(nats[-1], n)  # of the longest n-grams
+        result[f"tokens/{name}"] = n
         result[f"unknown/{name}"] = unknown
         result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
-        words = ", ".join(f"{k}-gram {value:,.1f}" for k, value in enumerate(values, 1))
         hint = "; try --tokenizer bpe" if unknown > 0.2 else ""
-        print(f"perplexity {name}: {words} ({n:,} tokens, {unknown:.1%} unknown{hint})")
-    result |= {f"floor/{name}": best for name, best in text.floor.items() if name in result}
-    return result
+        counts = f"{n:,} tokens, {unknown:.1%} unknown{hint}"
+        print(f"perplexity {name}: {', '.join(words)} ({counts})")
+    return result | floors(text, result)
 
 
-def measure_classifier(corpus, seen, note, flags, folder):
-    """Return the entries of result.json on rows; write predictions.tsv. See `Corpus.split`."""
+def floors(data, result):
+    """Return the best possible values of the numbers in result, where a Text or Corpus has them."""
+    return {f"floor/{name}": best for name, best in data.floor.items() if name in result}
+
+
+def measure_classifier(corpus, seen, flags, folder):
+    """Return the entries of result.json on rows, and print them; write predictions.tsv. seen: for
+    each test row whether it was a training row."""
     tokenizer = train_tokenizer(flags.tokenizer, corpus.texts(), flags.vocab_size)
-    answers, majority, smoothing = answer(corpus, seen, tokenizer, str)
-    result = {"smoothing": smoothing, "rows/test": len(seen)} | answers.scores()
-    result |= answers.accuracies()
-    result |= {f"{name}@majority": share for name, share in majority.accuracies().items()}
-    result |= {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
-    print(*([note] if note else []), *answers.describe(), sep="\n")
-    known = f"{result['accuracy/test']:.1%}{by_seen(result)}"
-    print(f"majority class {result['accuracy/test@majority']:.1%}; naive Bayes {known}")
-    answers.write(folder)
+    bayes, majority, smoothing = classify(corpus, seen, tokenizer)
+    result = {"smoothing": smoothing, "rows/test": len(seen)}
+    result |= bayes.scores() | bayes.accuracies()
+    for name, share in majority.accuracies().items():
+        result[f"{name}@majority"] = share
+    result |= floors(corpus, result)
+    print("\n".join(bayes.describe()))
+    accuracy = f"{result['accuracy/test']:.1%}{by_seen(result)}"
+    print(f"majority class {result['accuracy/test@majority']:.1%}; naive Bayes {accuracy}")
+    bayes.write(folder)
     if PAIR in corpus.rows[0][1]:
-        second = {"second sentence": lambda text: text.split(PAIR)[1]}
-        for name, read in (second | {"overlap": read_overlap}).items():
-            tokenizer = train_tokenizer("word", [read(text) for _, text in corpus.rows])
-            found = answer(corpus, seen, tokenizer, read)[0].accuracies()["accuracy/test"]
-            result[f"accuracy/test@{name}"] = found
-            print(f"naive Bayes of the {name} alone {found:.1%}")
+        result |= measure_parts_of_pairs(corpus, seen)
     return result
 
 
-def answer(corpus, seen, tokenizer, read):
-    """Return the Predictions of naive Bayes and of the majority class, and the smoothing. read: a
-    function from the text of a row to what naive Bayes reads."""
-    # With [BOS], as in the encoder: its pair with the first word tells how sentences begin
-    texts = [[read(text) for _, text in rows] for rows in (corpus.rows, corpus.test_rows)]
-    train, test = ([[BOS, *ids] for ids in encode(tokenizer, each)] for each in texts)
-    labels, n_class = [label for label, _ in corpus.rows], len(corpus.classes)
+def measure_parts_of_pairs(corpus, seen):
+    """Return the accuracies of naive Bayes that reads only a part of each pair, and print them."""
+    result = {}
+    for name, part_of in (("second sentence", second_sentence), ("overlap", describe_overlap)):
+        rows = [(label, part_of(text)) for label, text in corpus.rows]
+        test_rows = [(label, part_of(text)) for label, text in corpus.test_rows]
+        tokenizer = train_tokenizer("word", [text for _, text in rows])
+        parts = replace(corpus, rows=rows, test_rows=test_rows)
+        bayes, _, _ = classify(parts, seen, tokenizer)
+        accuracy = bayes.accuracies()["accuracy/test"]
+        result[f"accuracy/test@{name}"] = accuracy
+        print(f"naive Bayes of the {name} alone {accuracy:.1%}")
+    return result
+
+
+def classify(corpus, seen, tokenizer):
+    """Return the Predictions of naive Bayes and of the majority class for the test rows of a
+    Corpus, and the smoothing of naive Bayes."""
+    train = read_ids(tokenizer, corpus.rows)
+    test = read_ids(tokenizer, corpus.test_rows)
+    labels = [label for label, _ in corpus.rows]
+    n_class = len(corpus.classes)
     smoothing = choose_smoothing(train, labels, n_class)
     model = NaiveBayes(train, labels, n_class, smoothing)
-    about = corpus.test_rows, corpus.classes
-    scores = map(model.scores, (test, [[]] * len(test)))  # no words: shares of classes
-    found = [Predictions(*about, torch.from_numpy(x), torch.tensor(seen)) for x in scores]
-    return *found, smoothing
+    seen = torch.tensor(seen)
+    no_words = [[]] * len(test)  # leave only the shares of the classes
+    predictions = []
+    for sentences in (test, no_words):
+        scores = torch.from_numpy(model.scores(sentences))  # (N, n_class)
+        predictions.append(Predictions(corpus.test_rows, corpus.classes, scores, seen))
+    return *predictions, smoothing
 
 
-def read_overlap(text):
+def read_ids(tokenizer, rows):
+    """Return the ids of each row's text, a list. They begin with [BOS] as in the encoder: its pair
+    with the first word shows how sentences begin."""
+    texts = [text for _, text in rows]
+    return [[BOS, *ids] for ids in encode(tokenizer, texts)]
+
+
+def second_sentence(text):
+    """Return the second sentence of a pair."""
+    return text.split(PAIR)[1]
+
+
+def describe_overlap(text):
     """Return counts of a pair as words: the share of words in both sentences, how many only the
     first or second has, and where a negation is."""
-    a, b = (set(words_of(sentence)) for sentence in text.split(PAIR))
-    shared, only = round(8 * len(a & b) / len(a | b)), (min(4, len(a - b)), min(4, len(b - a)))
-    negated = [bool(words & {*"no not n't nobody nothing none never".split()}) for words in (a, b)]
-    return f"shared{shared} only{only[0]}first only{only[1]}second no{negated[0]}no{negated[1]}"
+    first, second = text.split(PAIR)
+    a = set(words_of(first))
+    b = set(words_of(second))
+    shared = round(8 * len(a & b) / len(a | b))
+    only_a = min(4, len(a - b))
+    only_b = min(4, len(b - a))
+    negated_a = bool(a & NEGATIONS)
+    negated_b = bool(b & NEGATIONS)
+    return f"shared{shared} only{only_a}first only{only_b}second no{negated_a}no{negated_b}"
 
 
 if __name__ == "__main__":

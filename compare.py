@@ -8,32 +8,31 @@ of longer blocks (train-short-test-long) for runs with --eval-block, and mcnemar
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
-from contextlib import redirect_stdout
 from dataclasses import dataclass
-from itertools import combinations, product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import tyro
-from scipy import stats
 
-import data
-from data import name_of
 from data.files import write_text
-from data.tokenizer import encode
-from lab import load_run, tables
-from lab.figures import curves, save
-from lab.flags import MAY_CHANGE, main, require
-from lab.load import read_config, read_metrics, read_result
-from lab.predictions import FILE, read_predictions
-from model import POSITIONS
+from lab import tables
+from lab.figures import Panel, curves, save
+from lab.flags import main, require
+from lab.load import read_metrics
+from lab.rows import Row, group_runs, read_finished_run, shown_factor
+from lab.significance import compare_answers, compare_seeds, interval
 
-# Columns in this order, and their headings. joint: all test sets together, by length of the blocks
-METRICS = dict(perplexity="perplexity", joint="perplexity at", accuracy="accuracy (%)")
-METRICS |= dict(macro_f1="macro-F1 (%)", exact="exact (%)", bleu="BLEU", chrf="chrF")
-METRICS |= dict(pearson="Pearson's r", parameters="parameters")
-PERCENT = "accuracy", "macro_f1", "exact"
+METRICS = {  # columns in this order, and their headings
+    "perplexity": "perplexity",
+    "joint": "perplexity at",  # of all test sets together, by length of the blocks
+    "accuracy": "accuracy (%)",
+    "macro_f1": "macro-F1 (%)",
+    "exact": "exact (%)",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "pearson": "Pearson's r",
+    "parameters": "parameters",
+}
 CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
 may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the
 best epoch of the search, the rest the final model; seen rows are also in the training files."""
@@ -42,7 +41,6 @@ baseline has no seed and counts as a constant. p is about other seeds, not other
 not corrected for the number of pairs. Negative: the first is lower. Classifiers: mcnemar.md."""
 UNTESTED = "No difference is tested: it needs perplexities or accuracies of several, equal seeds."
 INTERVALS = "95% bootstrap intervals of means over seeds, for other test data: no test of rows."
-HIT = "accuracy/test", "accuracy/seen", "accuracy/unseen"  # of the rows of predictions.tsv
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
 
@@ -54,254 +52,217 @@ class Flags:
     intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 
 
-@dataclass
-class Row:
-    """Runs that differ in nothing but the seed, or a baseline, drawn as a horizontal line."""
-
-    label: str
-    runs: list  # as `read` returns them
-
-    def values(self, name):
-        """Return the number of each run, in percent if it is shown so; [] unless all have it."""
-        factor = 100 if name.startswith(PERCENT) else 1
-        found = [factor * run.result[name] for run in self.runs if name in run.result]
-        return found if len(found) == len(self.runs) else []
-
-
 def compare(flags):
-    out = Path(flags.out).expanduser()
-    runs = [read(run) for run in {Path(r).expanduser().resolve(): r for r in flags.runs}.values()]
+    runs = read_runs(flags.runs)
     trained = [run for run in runs if run.config["kind"] != "baselines"]
     require(trained, "give the folder of at least one run of a train_*.py script")
     kind = trained[0].config["kind"]
-    alike = trained if kind in ("lm", "classifier") else runs  # others have no baselines
-    kinds, data = {run.config["kind"] for run in alike}, {run.settings["data"] for run in runs}
-    for name, found in ("kind", kinds), ("data", data):
-        problem = f"runs of {name} {' and '.join(sorted(found))} are not comparable"
-        require(len(found) == 1, f"{problem}; give runs of one {name}")
-    rows, others = group(trained, flags.labels), []
-    for run in [run for run in runs if run not in trained]:
-        name = f"naive Bayes, split={run.settings['split']}".removesuffix(", split=full")
-        others.append(Row(f"{run.settings['order']}-gram" if kind == "lm" else name, [run]))
-    out.mkdir(parents=True, exist_ok=True)
-    found = dict.fromkeys(n for row in rows for n in row.runs[0].result if row.values(n))
-    found = [n for n in found if "@" not in n and n.count("/") < 2]  # without intervals
-    names = [n for m in METRICS for n in found if n.partition("/")[0] == m]
-    measured = [n for n in names if n.startswith("perplexity/") and n != "perplexity/train"]
-    measured = [n for n in measured if n != "perplexity/valid"] or measured or ["accuracy/test"]
-    write(out / "compare", names, rows, others, compare_seeds(rows + others, measured))
-    draw(out / "compare", names, rows, others)
+    require_comparable(runs, trained)
+    rows = group_runs(trained, flags.labels)
+    baselines = [baseline_row(run, kind) for run in runs if run.config["kind"] == "baselines"]
 
-    for pattern in "train-short-test-long.*", "intervals.*", "mcnemar.md":
+    out = Path(flags.out).expanduser()
+    out.mkdir(parents=True, exist_ok=True)
+    for pattern in ("train-short-test-long.*", "intervals.*", "mcnemar.md"):
         for path in out.glob(pattern):
             path.unlink()  # of an earlier comparison
-    if tests := compare_answers(rows + others):
+
+    names = names_of_columns(rows)
+    tests = compare_seeds(rows + baselines, names_to_test(names))
+    write_table(out / "compare", names, rows, baselines, tests)
+    draw(out / "compare", names, rows, baselines)
+
+    tests = compare_answers(rows + baselines)
+    if tests:
         write_text(out / "mcnemar.md", tabulate(tests, f"{MCNEMAR}\n"))
     if flags.intervals:
-        tests = [n for n in names if re.match("(perplexity|accuracy)/(?!(train|valid)$)", n)]
-        cells = [[row.label, *(interval(row.runs, n) for n in tests)] for row in rows + others]
-        print(tables.write(out / "intervals", ["row", *tests], cells, INTERVALS))
-    joint = {n for run in trained for n in run.result if n.startswith("joint@")}
-    if len(joint) > 1:
-        joint = sorted(joint, key=lambda name: int(name[6:]))
-        write(out / "train-short-test-long", joint, rows, [], compare_seeds(rows, joint[-1:]))
+        write_intervals(out / "intervals", names, rows + baselines)
+    names = names_of_lengths(trained)
+    if len(names) > 1:
+        tests = compare_seeds(rows, names[-1:])
+        write_table(out / "train-short-test-long", names, rows, [], tests)
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
 
-def read(folder):
-    """Return a finished run: folder, config, settings, seed and the numbers of its result, also
-    joint@LENGTH, the perplexity of all test sets together. Raises UserError if not finished."""
-    run = SimpleNamespace(folder=Path(folder).expanduser(), config=read_config(folder))
-    run.settings, run.seed = configuration(run.config)
-    run.result = {n: v for n, v in read_result(folder).items() if isinstance(v, int | float)}
-    tests = {n: v for n, v in run.result.items() if re.match("tokens/(?!(train|valid)$)", n)}
-    own = run.config["flags"].get("block_size")
-    for at in {name.partition("@")[2] for name in run.result} if own and tests else ():
-        found = [run.result.get(f"perplexity/{name[7:]}@{at}".strip("@")) for name in tests]
-        if all(found):
-            mean = np.average(np.log(found), weights=list(tests.values()))
-            run.result[f"joint@{at or own}"] = np.exp(mean)
-    return run
+# ------------------------------------------------------------------------------ 1. Rows and columns
+def read_runs(folders):
+    """Return the FinishedRuns of folders, each folder once, however it is typed."""
+    distinct = {Path(folder).expanduser().resolve(): folder for folder in folders}
+    return [read_finished_run(folder) for folder in distinct.values()]
 
 
-def configuration(config):
-    """Return the settings that make a row, with those of the run it began from, and the seed."""
-    flags, seed = config["flags"], str(config["flags"].get("seed", ""))  # "": a baseline
-    ignored = {*MAY_CHANGE, "seed", "eval_block"}
-    settings = {name: value for name, value in flags.items() if name not in ignored}
-    settings["data"] = name_of(flags["data"])
-    for name in ("encoder", "init_from"):
-        if flags.get(name) and Path(flags[name], "config.json").expanduser().exists():
-            source, source_seed = configuration(read_config(flags[name]))
-            settings |= {f"{name}-{key}": v for key, v in source.items() if key != "pos"}
-            settings[name] = "random" if settings.pop("untrained", False) else "pretrained"
-            seed += f" ({name} {source_seed})" if source_seed != seed else ""
-    return settings, seed
+def require_comparable(runs, trained):
+    """Raise UserError for runs of different kinds or data. Only decoders and classifiers have
+    baselines."""
+    has_baselines = trained[0].config["kind"] in ("lm", "classifier")
+    same_kind = trained if has_baselines else runs
+    kinds = {run.config["kind"] for run in same_kind}
+    corpora = {run.settings["data"] for run in runs}
+    for name, values in ("kind", kinds), ("data", corpora):
+        problem = f"runs of {name} {' and '.join(sorted(values))} are not comparable"
+        require(len(values) == 1, f"{problem}; give runs of one {name}")
 
 
-def group(runs, labels):
-    """Return the rows of runs by settings, code and data, a repeated seed in a further row: named
-    by --labels or by what differs, settings, then parameters and revision, then folders."""
-    found = {}
-    for run in runs:
-        # With an encoder, the hash of the data has the encoder's, which differs between seeds
-        data = "" if run.settings.get("encoder") else run.config.get("data_hash")
-        key = str([run.settings, run.result.get("parameters"), run.config.get("code"), data])
-        while run.seed in [other.seed for other in found.setdefault(key, [])]:
-            key += "+"
-        found[key].append(run)
-    rows = [sorted(row, key=lambda run: int(run.seed.split()[0])) for row in found.values()]
-    first = [row[0] for row in rows]
-    names = differences([run.settings for run in first])
-    if len(set(names)) < len(names):
-        code = [{n: (r.config | r.result)[n] for n in ("parameters", "revision")} for r in first]
-        names = differences([run.settings | more for run, more in zip(first, code)])
-    if len(set(names)) < len(names) or "" in names or max(map(len, names)) > 60:
-        names = [run.folder.resolve().name for run in first]
-        cut = [name.removesuffix(f"-{run.seed}") for name, run in zip(names, first)]
-        names = cut if len(set(cut)) == len(cut) else names
-    chosen = [text.strip() for text in labels.split(",")] if labels else names
-    fits = len(set(chosen)) == len(chosen) == len(rows)
-    require(fits, f"--labels {labels}: expected a name for each of: {'; '.join(names)}")
-    return [Row(label, row) for label, row in zip(chosen, rows)]
+def baseline_row(run, kind):
+    """Return the Row of a run of baselines.py. kind: of the runs that it is compared with."""
+    label = "naive Bayes"
+    if kind == "lm":
+        label = f"{run.settings['order']}-gram"
+    elif run.settings["split"] != "full":
+        label = f"naive Bayes, split={run.settings['split']}"
+    return Row(label, [run])
 
 
-def differences(settings):
-    """Return for each dictionary the entries that differ from another's: "ALiBi, window=8"."""
-    names = dict.fromkeys(name for each in settings for name in each)
-    names = [n for n in names if len({str(each[n]) for each in settings if n in each}) > 1]
-
-    def spell(name, value):
-        value = "none" if value == "" else value
-        known = name == "pos" and value in POSITIONS
-        return POSITIONS[value].label if known else f"{name.replace('_', '-')}={value}"
-
-    return [", ".join(spell(n, each[n]) for n in names if n in each) for each in settings]
-
-
-def compare_seeds(rows, names):
-    """Return t-tests of every two rows over seeds: of the mean log of these perplexities, if both
-    have the same vocabulary, or of the accuracy."""
-    is_share = names == ["accuracy/test"]
-    scale, back, unit = (np.array, np.array, " points") if is_share else (np.log, np.expm1, "%")
-    means, tests = [], []  # means: of each row {seed: mean}
+def names_of_columns(rows):
+    """Return the names of the numbers that all runs of some row have, in the order of METRICS."""
+    names = {}  # used as an ordered set
     for row in rows:
-        numbers = {run.seed: [run.result.get(n, np.nan) for n in names] for run in row.runs}
-        means.append({seed: scale(found).mean() for seed, found in numbers.items()})
-    for (a, first), (b, second) in combinations(zip(rows, means), 2):
-        sizes = {row.runs[0].result.get("vocab_size") for row in (a, b)}
-        second = dict.fromkeys(first, second[""]) if "" in second else second  # of a baseline
-        seeds = [seed for seed in first if seed in second]
-        d = np.array([first[seed] - second[seed] for seed in seeds])
-        if (is_share or len(sizes) == 1) and len(d) > 1 and np.ptp(d) > 1e-9:  # d varies
-            words = f"{100 * back(d.mean()):+.1f} ± {100 * back(d).std(ddof=1):.1f}{unit}"
-            test = "one-sample t" if b.runs[0].seed == "" else "paired t"
-            p = stats.ttest_1samp(d, 0).pvalue
-            tests.append([test, a.label, b.label, ", ".join(seeds), words, p])
-    return tests
+        for name in row.runs[0].result:
+            is_interval = "@" in name or name.count("/") > 1  # or of longer blocks
+            if metric_of(name) in METRICS and not is_interval and row.values(name):
+                names[name] = True
+    order = list(METRICS)
+    return sorted(names, key=lambda name: order.index(metric_of(name)))
 
 
-def compare_answers(rows):
-    """Return McNemar's tests of every two rows on the same test rows, seed by seed."""
-    kept = [[run for run in row.runs if "accuracy/test" in run.result] for row in rows]
-    found, tests = [[run for run in runs if (run.folder / FILE).exists()] for runs in kept], []
-    answers = [{run.seed: read_predictions(run.folder)[1:4] for run in runs} for runs in found]
-    for (a, first), (b, second) in combinations(zip(rows, answers), 2):
-        for s, t in product(first, second):
-            (*given, x), (*same, y) = first[s], second[t]  # texts, classes and predictions
-            if given == same and (s == t or "" in (s, t)):
-                x, y = np.equal(given[1], x), np.equal(given[1], y)
-                n, m = (x & ~y).sum(), (y & ~x).sum()  # only one is right
-                p = stats.binomtest(n, n + m).pvalue if n + m else 1.0
-                tests.append(["McNemar", a.label, b.label, s or t, f"{n} to {m} rows", p])
-    return tests
+def metric_of(name):
+    """Return the metric of a number: "perplexity" of "perplexity/obama", "joint" of "joint@64"."""
+    return re.split("[/@]", name)[0]
 
 
-def write(stem, names, rows, others, tests):
-    """Write and print the table of rows and, below a line in LaTeX, others; then the tests."""
-    seeds = [", ".join(run.seed for run in row.runs) or "–" for row in rows + others]
-    columns = [column(name, rows + others) for name in names]
-    cells = [[row.label, *each] for row, *each in zip(rows + others, seeds, *columns)]
-    cells[len(rows) : len(rows)] = [None] * bool(others)
-    parts = [re.split("[/@]", name) for name in names]
-    heads = [" ".join([METRICS[metric], *part]) for metric, *part in parts]
-    more = tabulate(tests, TESTS) if tests else UNTESTED
-    print(tables.write(stem, ["row", "seeds", *heads], cells, CAPTION, 2, more))
+def names_of_lengths(runs):
+    """Return the names joint@LENGTH of the runs, by length."""
+    names = set()
+    for run in runs:
+        names.update(name for name in run.result if metric_of(name) == "joint")
+    return sorted(names, key=lambda name: int(name.removeprefix("joint@")))
 
 
-def interval(runs, name):
-    """Return the interval of a number in words, "–" for one without test rows or sentences."""
-    found, rng, means = [hits_or_nats(run, name) for run in runs], np.random.default_rng(0), []
-    if any(each is None for each in found):
-        return "–"
-    n, is_share = len(found[0][0]), name.startswith("accuracy")
-    for _ in range(1000):
-        times = rng.multinomial(n, np.full(n, 1 / n))  # how often each is drawn
-        shares = [(times @ sums) / max(1, times @ counts) for sums, counts in found]
-        means.append(100 * np.mean(shares) if is_share else np.mean(np.exp(shares)))
-    low, high = np.quantile(means, (0.025, 0.975))
-    return f"{low:,.1f} to {high:,.1f}"
+def names_to_test(names):
+    """Return the names of the numbers to test over seeds: perplexities of the test sets, else of
+    the held-out text, else the accuracy."""
+    perplexities = [name for name in names if metric_of(name) == "perplexity"]
+    held_out = [name for name in perplexities if name != "perplexity/train"]
+    of_tests = [name for name in held_out if name != "perplexity/valid"]
+    return of_tests or held_out or ["accuracy/test"]
 
 
-def hits_or_nats(run, name):
-    """Return for each test row whether it is right and counts, or for each line of a test set the
-    nats of its tokens and their number; None if the run has neither."""
-    metric, _, part = name.partition("/")
-    if name in HIT and (run.folder / FILE).exists():
-        _, _, gold, predicted, _, seen = map(np.array, read_predictions(run.folder))
-        counts = {"test": np.ones(len(seen)), "seen": seen * 1, "unseen": 1 - seen}[part]
-        return (gold == predicted) * counts, counts
-    if metric == "perplexity" and run.config["kind"] == "lm":
-        opened, flags = load_run(run.folder), run.config["flags"]
-        lines = data.load(flags["data"]).tests[part]
-        tokens = [len(ids) for ids in encode(opened.tokenizer, [line + "\n" for line in lines])]
-        line_of = np.repeat(np.arange(len(lines)), tokens)[: flags["eval_test"] or None]
-        with redirect_stdout(None):  # the notes about the text
-            nats = [nats for _, nats in opened.losses("\n".join(lines))][: len(line_of)]
-        same = abs(np.mean(nats) - np.log(run.result[name])) < 0.01
-        require(same, f"--intervals: {run.folder} has another perplexity with the code of today")
-        return np.bincount(line_of, nats), np.bincount(line_of)
-
-
-def tabulate(tests, about):
-    """Return a Markdown table of tests, followed by a text about them."""
-    lines = [[*test, f"{p:.3f}" if p >= 0.001 else "<0.001"] for *test, p in tests]
-    heads = ["test", "first", "second", "seeds", "first against second", "p"]
-    return f"{tables.markdown(heads, lines, 5)}\n{about}"
-
-
-def column(name, rows):
-    """Return the cells of a number, in bold every one that reads like the best."""
-    lower, counted = name.startswith(("perplexity", "joint")), name == "parameters"
-    values = [row.values(name) for row in rows]
-    means = [np.mean(v) for v in values if v]
-    digits = 2 if lower and min(means, default=0) < 10 else 1
-    digits = dict(parameters=0, pearson=3).get(name.partition("/")[0], digits)
-    texts = [tables.spread(v[: 1 if counted else None], digits) if v else "–" for v in values]
-    if len(means) < 2 or counted or name.endswith("/train"):  # which may be memorised
-        return texts
-    best = f"{min(means) if lower else max(means):,.{digits}f}"
-    return [t.replace(best, f"**{best}**", 1) if t.split()[0] == best else t for t in texts]
-
-
-def draw(stem, names, rows, others):
-    """Draw the numbers that all rows have over steps, as .png and .pdf; others are levels."""
-    panels, first = [], rows[0].runs[0]
+# ---------------------------------------------------------------------------------------- 2. Tables
+def write_table(stem, names, rows, baselines, tests):
+    """Write and print the table of rows and, below a line in LaTeX, baselines; then the tests."""
+    columns = [cells_of_column(name, rows + baselines) for name in names]
+    table = []
+    for i, row in enumerate(rows + baselines):
+        if i == len(rows):
+            table.append(None)  # the line in LaTeX
+        seeds = ", ".join(run.seed for run in row.runs) or "–"
+        table.append([row.label, seeds, *(column[i] for column in columns)])
+    header = ["row", "seeds"]
     for name in names:
-        (metric, _, part), lines = name.partition("/"), {}
-        factor = 100 if metric in PERCENT else 1
-        for row in rows:  # over the steps that all seeds have
-            logs = [{m["step"]: m.get(name) for m in read_metrics(r.folder)} for r in row.runs]
-            xs = [x for x in logs[0] if None not in [log.get(x) for log in logs]]
-            lines[row.label] = xs, [[factor * log[x] for x in xs] for log in logs]
-        levels = {row.label: np.mean(row.values(name)) for row in others if row.values(name)}
-        if f"floor/{name}" in first.result:
-            levels["best possible"] = factor * first.result[f"floor/{name}"]
-        if all(xs for xs, _ in lines.values()):
-            panels.append((part, METRICS[metric], lines, levels, metric == "perplexity"))
-    figure = curves(panels, "epoch of the search" if "epochs" in first.config["flags"] else "step")
+        metric, *parts = re.split("[/@]", name)
+        header.append(" ".join([METRICS[metric], *parts]))
+    note = tabulate(tests, TESTS) if tests else UNTESTED
+    print(tables.write(stem, header, table, CAPTION, left=2, note=note))
+
+
+def cells_of_column(name, rows):
+    """Return the cells of a number, in bold every one that reads like the best."""
+    metric = metric_of(name)
+    is_count = metric == "parameters"
+    lower_is_better = metric in ("perplexity", "joint")
+    values = [row.values(name) for row in rows]
+    means = [np.mean(numbers) for numbers in values if numbers]
+    digits = 1
+    if lower_is_better and means and min(means) < 10:
+        digits = 2
+    if metric == "pearson":
+        digits = 3
+    if is_count:
+        digits = 0
+    cells = []
+    for numbers in values:
+        if not numbers:
+            cells.append("–")
+        elif is_count:
+            cells.append(tables.spread(numbers[:1], digits))  # the same for all seeds
+        else:
+            cells.append(tables.spread(numbers, digits))
+    if len(means) < 2 or is_count or name.endswith("/train"):  # which may be memorised
+        return cells
+    best = min(means) if lower_is_better else max(means)
+    best = f"{best:,.{digits}f}"
+    for i, cell in enumerate(cells):
+        if cell.split()[0] == best:
+            cells[i] = cell.replace(best, f"**{best}**", 1)
+    return cells
+
+
+def tabulate(tests, text):
+    """Return a Markdown table of Comparisons, followed by a text about them."""
+    table = []
+    for test in tests:
+        p = f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"
+        table.append([test.test, test.first, test.second, test.seeds, test.difference, p])
+    header = ["test", "first", "second", "seeds", "first against second", "p"]
+    return f"{tables.to_markdown(header, table, left=5)}\n{text}"
+
+
+def write_intervals(stem, names, rows):
+    """Write and print the table of intervals of the numbers of test rows and lines."""
+    tested = []
+    for name in names:
+        if re.match("(perplexity|accuracy)/(?!(train|valid)$)", name):
+            tested.append(name)
+    table = []
+    for row in rows:
+        intervals = [interval(row.runs, name) for name in tested]
+        table.append([row.label, *intervals])
+    print(tables.write(stem, ["row", *tested], table, INTERVALS))
+
+
+# ---------------------------------------------------------------------------------------- 3. Figure
+def draw(stem, names, rows, baselines):
+    """Draw the numbers that all rows have over steps, as .png and .pdf."""
+    panels = []
+    for name in names:
+        panel = panel_of(name, rows, baselines)
+        if all(steps for steps, _ in panel.lines.values()):
+            panels.append(panel)
+    is_classifier = "epochs" in rows[0].runs[0].config["flags"]
+    xlabel = "epoch of the search" if is_classifier else "step"
+    figure = curves(panels, xlabel)
     for ending in (".png", ".pdf"):
         save(figure, stem.with_suffix(ending))
+
+
+def panel_of(name, rows, baselines):
+    """Return the Panel of a number: a line per row, over the steps that all its seeds have; dashed
+    lines for baselines and for the best possible value, if it is known."""
+    factor = shown_factor(name)
+    lines = {}
+    for row in rows:
+        logs = [read_logged(run.folder, name) for run in row.runs]  # a {step: value} per seed
+        shared = set(logs[0]).intersection(*logs)
+        steps = [step for step in logs[0] if step in shared]
+        of_seeds = []
+        for log in logs:
+            of_seeds.append([factor * log[step] for step in steps])
+        lines[row.label] = (steps, of_seeds)
+    levels = {}
+    for row in baselines:
+        values = row.values(name)
+        if values:
+            levels[row.label] = np.mean(values)
+    result = rows[0].runs[0].result
+    if f"floor/{name}" in result:
+        levels["best possible"] = factor * result[f"floor/{name}"]
+    metric, _, part = name.partition("/")
+    return Panel(part, METRICS[metric], lines, levels, log=metric == "perplexity")
+
+
+def read_logged(folder, name):
+    """Return {step: value} of a number that a run logged in its evaluations."""
+    return {line["step"]: line[name] for line in read_metrics(folder) if name in line}
 
 
 if __name__ == "__main__":

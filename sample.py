@@ -19,10 +19,10 @@ from typing import Literal
 
 from tyro.conf import Positional, UseAppendAction
 
+from data import find_task
 from data.corpora.speeches import SPEAKERS
-from data.files import clean, read_non_empty_lines
-from data.labelled import read_rows
-from data.text import find_task
+from data.files import normalize_characters, read_non_empty_lines
+from data.tables import read_rows
 from data.tokenizer import is_word_level
 from lab import load_run
 from lab.flags import Group, main, require
@@ -45,79 +45,153 @@ class Flags(Group):
     threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
 
 
+@dataclass
+class Inputs:
+    """The texts of --text and --file."""
+
+    texts: list
+    labels: list | None = None  # index of the class of each text, if the file has labels
+    columns: dict = field(default_factory=dict)  # further columns of the file, {name: cells}
+
+
 def sample(flags):
     width = read_config(flags.run)["model"]["n_embd"]
     device = set_up_device(flags.device, flags.threads, flags.seed, width)
     run = load_run(flags.run, device=device)
-    texts, labels, more = [*map(clean, flags.text)], None, {}
-    classes = run.config.get("classes", [])
-    require(texts or flags.file or run.kind == "lm", "--text: give a text, or a --file of texts")
-    if Path(flags.file).suffix.lower() in (".tsv", ".csv"):  # 0, 1 and 2: the assignment's speakers
-        names = {label: name for label, name in SPEAKERS.items() if name in classes}
-        names |= {name: name for name in classes}
-        rows = read_rows(flags.file, set(names) or None, "", run.config["flags"].get("columns", ""))
-        if names and not texts and "label" in rows[0]:
-            labels = [classes.index(names[row["label"]]) for row in rows]
-        kept = [name for name in rows[0] if name not in ("label", "text")]
-        more = {name: [""] * len(texts) + [row[name] for row in rows] for name in kept}
-        texts += [row["text"] for row in rows]
-    elif flags.file:
-        texts += read_non_empty_lines(flags.file)
-    table = run.folder / "answers.tsv"
+    has_input = flags.text or flags.file or run.kind == "lm"
+    require(has_input, "--text: give a text, or a --file of texts")
+    inputs = read_inputs(flags, run)
     if run.kind == "classifier":
-        found = run.classify(*texts)
-        for text, shares in zip(texts, found):  # of several texts only the likeliest class
-            for name, share in list(shares.items())[: 1 if len(texts) > 1 else None]:
-                share = f"{share:6.1%}" if classes else f"{share:.3f}"
-                print(f"{share}  {name}" + f"  {text}" * (len(texts) > 1))
-        if labels:
-            right = sum(next(iter(f)) == classes[label] for f, label in zip(found, labels))
-            print(f"accuracy {right / len(texts):.1%} on {len(texts):,} rows, seen ones included")
-        if flags.file:
-            shares = [list(map(answer.get, classes or ["score"])) for answer in found]
-            write_predictions(table, texts, shares, classes or ["score"], labels, more=more)
+        classify_texts(run, inputs, flags)
     else:
-        n = len(texts) - 1 if run.kind == "thread" else 0  # ancestors of the text to fill
-        above, texts, rows = texts[:n], texts[n:] or [""], []
-        for number, text in enumerate(texts, 1):
-            print(f"\ntext {number}: {text}\n" * (len(texts) > 1), end="")
-            answer = write if run.kind in ("lm", "seq2seq") else fill
-            rows.append([text, *answer(run, [*above, text], flags)])
-        if flags.file:
-            header = [*more, "text", *(f"answer {i}" for i in range(1, len(rows[0])))]
-            kept = (cells[n:] for cells in more.values())
-            write_rows(table, header, [[*cells, *row] for *cells, row in zip(*kept, rows)])
+        answer_texts(run, inputs, flags)
     if flags.file:
-        print(f"table of the answers: {table}")
+        print(f"table of the answers: {table_of(run)}")
 
 
-def write(run, texts, flags):
-    """Print and return a text continued, filled or translated: the likeliest way, and samples. A
-    task's prompt gets the likeliest answer, as long as the right one."""
-    how, answers = dict(tokens=flags.tokens, top_k=flags.top_k or 50, seed=flags.seed), {}
-    if task := find_task(run.config["flags"].get("data")):
-        right = task.solve(texts[-1])
-        (line,) = run.sample(*texts, tokens=len(right), temperature=0)
-        is_right = line.split()[-len(right) :] == right
-        verdict = "right" if is_right else f"wrong: {' '.join(right)} is right"
+def table_of(run):
+    """Return the path of the table of all answers."""
+    return run.folder / "answers.tsv"
+
+
+def read_inputs(flags, run):
+    """Return the Inputs of the flags. Raises UserError for a file that cannot be read."""
+    texts = [normalize_characters(text) for text in flags.text]
+    if not flags.file:
+        return Inputs(texts)
+    if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
+        return Inputs(texts + read_non_empty_lines(flags.file))
+
+    classes = run.config.get("classes", [])
+    names = {name: name for name in classes}  # label in the file: class
+    for label, speaker in SPEAKERS.items():  # 0, 1 and 2: the assignment's speakers
+        if speaker in classes:
+            names.setdefault(label, speaker)
+    columns = run.config["flags"].get("columns", "")
+    rows = read_rows(flags.file, set(names) or None, wanted="", columns=columns)
+    inputs = Inputs(texts + [row["text"] for row in rows])
+    if names and not texts and "label" in rows[0]:
+        inputs.labels = [classes.index(names[row["label"]]) for row in rows]
+    for name in rows[0]:
+        if name not in ("label", "text"):
+            without = [""] * len(texts)  # the texts of --text have no such column
+            inputs.columns[name] = without + [row[name] for row in rows]
+    return inputs
+
+
+def classify_texts(run, inputs, flags):
+    """Print the probability of each class, or the score; with --file, write a table of them."""
+    texts = inputs.texts
+    classes = run.config.get("classes", [])
+    answers = run.classify(*texts)  # of each text {class: probability}, likeliest first
+    for text, shares in zip(texts, answers):
+        for name, share in shares.items():
+            number = f"{share:6.1%}" if classes else f"{share:.3f}"
+            if len(texts) == 1:
+                print(f"{number}  {name}")
+            else:
+                print(f"{number}  {name}  {text}")
+                break  # of several texts, print only the likeliest class
+    if inputs.labels:
+        right = 0
+        for shares, label in zip(answers, inputs.labels):
+            right += next(iter(shares)) == classes[label]
+        accuracy = right / len(texts)
+        print(f"accuracy {accuracy:.1%} on {len(texts):,} rows, seen ones included")
+    if flags.file:
+        names = classes or ["score"]
+        table = []  # (N, n_class)
+        for shares in answers:
+            table.append([shares[name] for name in names])
+        write_predictions(
+            table_of(run), texts, table, names, gold=inputs.labels, more=inputs.columns
+        )
+
+
+def answer_texts(run, inputs, flags):
+    """Print the texts continued, filled or translated; with --file, write a table of them."""
+    n = 0
+    if run.kind == "thread":
+        n = len(inputs.texts) - 1  # the texts before the one to fill are those that it answers
+    above = inputs.texts[:n]
+    texts = inputs.texts[n:] or [""]
+    rows = []
+    for number, text in enumerate(texts, 1):
+        if len(texts) > 1:
+            print(f"\ntext {number}: {text}")
+        if run.kind in ("lm", "seq2seq"):
+            answers = write_answers(run, text, flags)
+        else:
+            answers = fill_masks(run, [*above, text], flags)
+        rows.append([text, *answers])
+    if flags.file:
+        header = [*inputs.columns, "text"]
+        header += [f"answer {i}" for i in range(1, len(rows[0]))]
+        cells = []
+        for i, row in enumerate(rows, n):
+            kept = [column[i] for column in inputs.columns.values()]
+            cells.append(kept + row)
+        write_rows(table_of(run), header, cells)
+
+
+def write_answers(run, text, flags):
+    """Print the text continued, filled or translated: the likeliest way, and samples. Return these
+    texts. A prompt of a task gets the likeliest answer, as long as the right one."""
+    task = find_task(run.config["flags"].get("data"))
+    if task:
+        right = task.solve(text)  # words
+        (line,) = run.sample(text, tokens=len(right), temperature=0)
+        verdict = "right"
+        if line.split()[-len(right) :] != right:
+            verdict = f"wrong: {' '.join(right)} is right"
         print(f"--- answer, {verdict}\n{line}")
         return [line]
+    options = dict(tokens=flags.tokens, top_k=flags.top_k or 50, seed=flags.seed)
+    answers = {}
     if run.kind == "seq2seq" or not flags.temperature:
-        answers["most likely words"] = run.sample(*texts, temperature=0, **how)[0]
+        (likeliest,) = run.sample(text, temperature=0, **options)
+        answers["most likely words"] = likeliest
     if flags.temperature:
-        drawn = run.sample(*texts, flags.samples, temperature=flags.temperature, **how)
-        answers |= {f"sample {i}": answer for i, answer in enumerate(drawn, 1)}
-    print("\n".join(f"--- {name}\n{answer}" for name, answer in answers.items()))
+        drawn = run.sample(text, flags.samples, temperature=flags.temperature, **options)
+        for i, sampled in enumerate(drawn, 1):
+            answers[f"sample {i}"] = sampled
+    for name, written in answers.items():
+        print(f"--- {name}\n{written}")
     return list(answers.values())
 
 
-def fill(run, texts, flags):
-    """Print a table of words for each mask. Print and return the last text with the best ones."""
-    found = run.fill(*texts, n=flags.top_k or 10)
-    for number, words in enumerate(found, 1):
-        print("\n".join([f"mask {number}", *(f"  {share:6.1%}  {word}" for word, share in words)]))
-    best = iter(words[0][0].replace("␣", " ") for words in found)
-    mask = r"\[MASK\]" if is_word_level(run.tokenizer) else r" *\[MASK\]"  # pieces bring spaces
+def fill_masks(run, texts, flags):
+    """Print the best words for each mask, then the last text with the best one in each. Return
+    this text in a list. texts: those above it in a thread, and the text to fill."""
+    masks = run.fill(*texts, n=flags.top_k or 10)  # of each [(word, probability)], best first
+    for number, words in enumerate(masks, 1):
+        print(f"mask {number}")
+        for word, share in words:
+            print(f"  {share:6.1%}  {word}")
+    mask = r"\[MASK\]"
+    if not is_word_level(run.tokenizer):
+        mask = r" *\[MASK\]"  # pieces bring spaces
+    best = iter([words[0][0].replace("␣", " ") for words in masks])
     filled = re.sub(mask, lambda _: next(best), texts[-1]).strip()
     print(filled)
     return [filled]

@@ -5,7 +5,9 @@ style: importing this module changes no setting.
 """
 
 import io
+import math
 import re
+from dataclasses import dataclass, field
 from itertools import cycle
 
 import matplotlib
@@ -17,11 +19,28 @@ from model import POSITIONS
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
 BEST = "best possible, "  # followed by the label of a line, whose color it takes
-STYLE = {"axes.spines.top": False, "axes.spines.right": False, "grid.alpha": 0.25}
-STYLE |= {"font.size": 9, "figure.dpi": 150, "legend.frameon": False}
-STYLE |= {"text.usetex": False, "text.parse_math": False}  # a folder's name may contain $
-STYLE |= {"pdf.fonttype": 42}  # TrueType; many conferences refuse Type 3
-STYLE |= {"axes.prop_cycle": f"cycler('color', {list(COLORS)})"}
+STYLE = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
+    "grid.alpha": 0.25,
+    "font.size": 9,
+    "figure.dpi": 150,
+    "legend.frameon": False,
+    "text.usetex": False,  # a folder's name may contain $
+    "text.parse_math": False,
+    "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
+}
+# Options that change what the positions are, and that `name_positions` names
+POSITION_OPTIONS = (
+    "rope_scale",
+    "nope_every",
+    "random_positions",
+    "window",
+    "attn_block",
+    "global_tokens",
+    "random_keys",
+)
 
 
 def styled(grid=True):
@@ -33,14 +52,15 @@ class Picture(Figure):
     """A matplotlib Figure that a notebook shows as a picture."""
 
     def _repr_png_(self):
-        save(self, picture := io.BytesIO())
+        picture = io.BytesIO()
+        save(self, picture)
         return picture.getvalue()
 
 
-def new_figure(rows=1, columns=1, figsize=None, **more):
+def new_figure(rows=1, columns=1, figsize=None, **options):
     """Return a figure and its axes as pyplot.subplots does, without pyplot."""
     figure = Picture(figsize=figsize, layout="constrained")
-    return figure, figure.subplots(rows, columns, **more)
+    return figure, figure.subplots(rows, columns, **options)
 
 
 @styled()
@@ -51,66 +71,105 @@ def save(figure, path):
 
 def name_positions(config):
     """Return the positions of a Config or of flags: "learned positions", "ALiBi, window 8"."""
-    label, told = POSITIONS[config.pos].label, ""
-    options = "rope_scale nope_every random_positions window attn_block global_tokens random_keys"
-    for name in options.split():
-        if (value := getattr(config, name, 0)) not in (0, "none"):
-            told += f", {name.replace('_', ' ')} {value}"
-    return label + " positions" * label.islower() + told
+    name = POSITIONS[config.pos].label
+    if name.islower():  # not a name of its own, as ALiBi is
+        name += " positions"
+    for option in POSITION_OPTIONS:
+        value = getattr(config, option, 0)
+        if value not in (0, "none"):
+            name += f", {option.replace('_', ' ')} {value}"
+    return name
 
 
 def line_colors(labels):
     """Return {label: color}: "lr=0.1, rotary" has that of its class, others the rest of COLORS."""
     colors = {}
     for pos in POSITIONS:
-        positions = POSITIONS[pos]
-        name = rf"(?<!\w)({pos}|{re.escape(positions.label)})(?!\w)"
-        named = [label for label in labels if re.search(name, label, re.I) and label not in colors]
-        colors |= dict.fromkeys(named[:1], positions.color)
-    free = cycle([color for color in COLORS if color not in colors.values()] or COLORS)
+        encoding = POSITIONS[pos]
+        pattern = rf"(?<!\w)({pos}|{re.escape(encoding.label)})(?!\w)"
+        for label in labels:
+            if label not in colors and re.search(pattern, label, re.IGNORECASE):
+                colors[label] = encoding.color
+                break  # a second line of this encoding needs another color
+    unused = [color for color in COLORS if color not in colors.values()]
+    free = cycle(unused or COLORS)
     return {label: colors.get(label) or next(free) for label in labels}
+
+
+@dataclass
+class Panel:
+    """A line chart of `curves`."""
+
+    title: str
+    ylabel: str
+    lines: dict  # label: (xs, ys), or (xs, [ys of each seed])
+    dashed: dict = field(default_factory=dict)  # label: y of a horizontal line
+    log: bool = False  # logarithmic y axis, without step 0: untrained models flatten the rest
 
 
 @styled()
 def curves(panels, xlabel):
-    """Return a figure of one line chart per panel.
-
-    panels: [(title, ylabel, {label: (xs, ys or [ys of each seed])}, {label: y of a dashed line},
-    log), ...]. A log axis leaves out step 0: an untrained model's perplexity flattens the rest.
-    """
-    columns, rows = min(len(panels), 4), -(-len(panels) // 4)
-    figure, axes = new_figure(rows, columns, (3 * columns + 1, 2.7 * rows + 0.5), squeeze=False)
-    colors, handles = line_colors([label for _, _, lines, *_ in panels for label in lines]), {}
-    for axis, (title, ylabel, lines, dashed, log) in zip(axes.flat, panels):
-        skip = int(log and all(len(xs) > 2 and xs[0] == 0 for xs, _ in lines.values()))
-        for label, (xs, ys) in lines.items():  # as " label": a legend hides what begins with _
-            ys, style = np.atleast_2d(ys)[:, skip:], ".-" if len(xs) < 25 else "-"
-            over_seeds(axis, xs[skip:], ys, style, color=colors[label], label=f" {label}")
-        for (label, y), style in zip(dashed.items(), cycle(("--", ":", "-."))):
-            color = colors.get(label.removeprefix(BEST), "0.35")
-            axis.axhline(y, color=color, label=f" {label}", linestyle=style, linewidth=0.9)
-        if log:  # with a few plain numbers as ticks
-            axis.set_yscale("log")
-            low, high = axis.get_ylim()
-            some = LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,))
-            axis.yaxis.set_major_locator(some if high / low > 8 else MaxNLocator(5))
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.yaxis.set_major_formatter("{x:,.6g}")
-        elif ylabel == "accuracy":
-            axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set(title=title, xlabel=xlabel + f" ({xlabel} 0 not shown)" * skip, ylabel=ylabel)
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+    """Return a figure of Panels, with one legend for all."""
+    columns = min(len(panels), 4)
+    rows = math.ceil(len(panels) / 4)
+    figsize = (3 * columns + 1, 2.7 * rows + 0.5)
+    figure, axes = new_figure(rows, columns, figsize, squeeze=False)
+    labels = []
+    for panel in panels:
+        labels.extend(panel.lines)
+    colors = line_colors(labels)
+    handles = {}  # label: its line, in any panel
+    for axis, panel in zip(axes.flat, panels):
+        draw_panel(axis, panel, xlabel, colors)
+        for line, label in zip(*axis.get_legend_handles_labels()):
+            handles[label] = line
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
     return figure
 
 
-def over_seeds(axis, xs, seeds, *style, **more):
+def draw_panel(axis, panel, xlabel, colors):
+    """Draw a Panel. colors: {label: color} of its lines."""
+    n_hidden = 0  # first values of each line
+    if panel.log and all(len(xs) > 2 and xs[0] == 0 for xs, _ in panel.lines.values()):
+        n_hidden = 1
+        xlabel = f"{xlabel} ({xlabel} 0 not shown)"
+    for label, (xs, ys) in panel.lines.items():
+        seeds = np.atleast_2d(ys)[:, n_hidden:]  # (seeds, N)
+        style = ".-" if len(xs) < 25 else "-"
+        # A legend hides a label that begins with _, hence the space
+        plot_mean(axis, xs[n_hidden:], seeds, style, color=colors[label], label=f" {label}")
+    for (label, y), style in zip(panel.dashed.items(), cycle(("--", ":", "-."))):
+        color = colors.get(label.removeprefix(BEST), "0.35")
+        axis.axhline(y, color=color, label=f" {label}", linestyle=style, linewidth=0.9)
+    if panel.log:
+        set_log_scale(axis)
+    elif panel.ylabel == "accuracy":
+        axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set(title=panel.title, xlabel=xlabel, ylabel=panel.ylabel)
+
+
+def set_log_scale(axis):
+    """Make the y axis logarithmic, with a few plain numbers as ticks."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    if high / low >= 200:
+        locator = LogLocator(subs=(1,))
+    elif high / low > 8:
+        locator = LogLocator(subs=(1, 2, 5))
+    else:
+        locator = MaxNLocator(5)
+    axis.yaxis.set_major_locator(locator)
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter("{x:,.6g}")
+
+
+def plot_mean(axis, xs, seeds, *style, **options):
     """Plot the mean of [ys of each seed], in a band of ± their sample deviation."""
     means = np.mean(seeds, axis=0)
-    (line,) = axis.plot(xs, means, *style, **more)
+    (line,) = axis.plot(xs, means, *style, **options)
     if len(seeds) > 1:
         d = np.std(seeds, axis=0, ddof=1)
         axis.fill_between(xs, means - d, means + d, color=line.get_color(), alpha=0.18, linewidth=0)

@@ -8,45 +8,63 @@ import statistics
 
 from data.files import write_text
 
-LATEX = {c: "\\" + c for c in "&%$#_{}"} | {c: f"${c}$" for c in "<>|"}
+LATEX = {letter: "\\" + letter for letter in "&%$#_{}"}
+LATEX |= {letter: f"${letter}$" for letter in "<>|"}
 LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX |= {"±": r"$\pm$", "–": r"\textendash{}"}
 
 
-def write(stem, header, rows, caption, left=1, more=""):
-    """Write stem.md, with a paragraph more, and stem.tex; return the Markdown."""
-    text = f"{markdown(header, rows, left)}\n{caption}\n" + (f"\n{more}\n" if more else "")
+def write(stem, header, rows, caption, left=1, note=""):
+    """Write a table as stem.md, with a note below, and as stem.tex; return the Markdown.
+
+    left: number of columns that are left-aligned, as the others are numbers."""
+    text = f"{to_markdown(header, rows, left)}\n{caption}\n"
+    if note:
+        text += f"\n{note}\n"
     write_text(stem.with_suffix(".md"), text)
-    write_text(stem.with_suffix(".tex"), latex(header, rows, caption, stem.name, left))
+    write_text(stem.with_suffix(".tex"), to_latex(header, rows, caption, stem.name, left))
     return text
 
 
 def align(rows, left=1, between="  "):
     """Return rows of cells as lines with columns of equal width, `left` of them left-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
-    sides = [str.ljust] * left + [str.rjust] * len(widths)
-    return [between.join(side(*c) for side, *c in zip(sides, row, widths)) for row in rows]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+        cells[:left] = [cell.ljust(width) for cell, width in zip(row[:left], widths)]
+        lines.append(between.join(cells))
+    return lines
 
 
-def markdown(header, rows, left=1):
+def to_markdown(header, rows, left=1):
     """Return a Markdown table whose columns are also aligned as plain text."""
-    cells = [[cell.replace("|", r"\|") for cell in row] for row in [header, *rows] if row]
-    rule = ["---" if i < left else "--:" for i in range(len(header))]
-    return "".join(f"| {line} |\n" for line in align([cells[0], rule, *cells[1:]], left, " | "))
+    rule = ["---"] * left + ["--:"] * (len(header) - left)
+    table = []
+    for row in [header, rule, *rows]:
+        if row is not None:
+            table.append([cell.replace("|", r"\|") for cell in row])
+    return "".join(f"| {line} |\n" for line in align(table, left, " | "))
 
 
-def latex(header, rows, caption, label, left=1):
+def to_latex(header, rows, caption, label, left=1):
     """Return a LaTeX table with the lines of booktabs, no wider than the text."""
-    columns, table = "l" * left + "r" * (len(header) - left), [header, None, *rows]
+    columns = "l" * left + "r" * (len(header) - left)
     label = re.sub(r"[^\w.-]+", "-", label)  # % and braces would not compile
+    body = []
+    for row in [header, None, *rows]:
+        if row is None:
+            body.append(r"\midrule")
+        else:
+            body.append(" & ".join(map(escape, row)) + r" \\")
     lines = [
         r"% \usepackage{booktabs, graphicx}",
         r"\begin{table}",
-        rf"\centering\caption{{{escaped(caption)}}}\label{{tab:{label}}}",
+        rf"\centering\caption{{{escape(caption)}}}\label{{tab:{label}}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
         r"\toprule",
-        *(" & ".join(map(escaped, row)) + r" \\" if row else r"\midrule" for row in table),
+        *body,
         r"\bottomrule",
         r"\end{tabular}}",
         r"\end{table}",
@@ -54,9 +72,9 @@ def latex(header, rows, caption, label, left=1):
     return "\n".join(lines) + "\n"
 
 
-def escaped(text):
+def escape(text):
     """Return the text as LaTeX prints it, with **bold**."""
-    text = "".join(LATEX.get(c, c) for c in text)
+    text = "".join(LATEX.get(letter, letter) for letter in text)
     text = re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
     return re.sub(r"^[\[*]", r"{\g<0>}", text)  # else \midrule or \\ would read an argument
 
@@ -64,4 +82,6 @@ def escaped(text):
 def spread(values, digits=1):
     """Return "mean ± sample standard deviation", or a single value without a deviation."""
     mean = f"{statistics.fmean(values):,.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(values):,.{digits}f}"

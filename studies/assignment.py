@@ -9,7 +9,7 @@ part 3 explores ALiBi: against other encodings, on longer texts, in its three fo
 import base64
 import struct
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +19,7 @@ import data
 from data.files import write_text
 from lab.flags import main
 from model import POSITIONS
-from studies.sweep import SweepFlags, options, run_all
+from studies.sweep import Job, SweepFlags, options, run_all
 
 COMPARED = ("learned", "sinusoidal", "alibi", "rope", "nope")
 LENGTHS = "32,64,128,256"  # of evaluation: 1, 2, 4 and 8 times the blocks of training
@@ -39,56 +39,90 @@ class Flags(SweepFlags):
 
 
 def assignment(flags):
-    out, corpus = Path(flags.out).expanduser(), data.load(flags.data)
-    parts = ["classifier"] if corpus.test_rows else []
-    parts += ["frozen"] if parts and flags.mlm_steps else []
-    parts += ["lm"] if corpus.tests else []
-    run_all(out, stages(flags, out, corpus, parts), flags)
+    out = Path(flags.out).expanduser()
+    corpus = data.load(flags.data)
+    parts = []
+    if corpus.test_rows:
+        parts.append("classifier")
+        if flags.mlm_steps:
+            parts.append("frozen")
+    if corpus.tests:
+        parts.append("lm")
+    trainings, frozen = training_jobs(flags, out, parts)
+    analyses = attention_jobs(out, corpus, parts) + comparison_jobs(flags, out, parts)
+    run_all(out, [trainings, frozen, analyses], flags)
     write_report(flags, out, corpus, parts)
     print(f"{out / 'report.html'}; its tables as LaTeX and Markdown in compare-*/")
 
 
-def stages(flags, out, corpus, parts):
-    """Return the jobs: trainings, classifiers on pretrained encoders, figures and tables."""
-    split, seeds = options(split=flags.split), range(flags.seeds)
-    trainings, frozen = [("baselines", "baselines", options(data=flags.data) + split)], []
-    for seed, pos in product(seeds, COMPARED):
-        common, run = options(data=flags.data, threads=1, seed=seed, pos=pos), f"{pos}-{seed}"
+def training_jobs(flags, out, parts):
+    """Return the jobs of all trainings, and those of classifiers on the encoders of the former."""
+    split = options(split=flags.split)
+    trainings = [Job("baselines", "baselines", options(data=flags.data) + split)]
+    frozen = []
+    for seed, pos in product(range(flags.seeds), COMPARED):
+        run = f"{pos}-{seed}"
+        common = options(data=flags.data, threads=1, seed=seed, pos=pos)
         if "frozen" in parts:
-            steps = options(steps=flags.mlm_steps)
-            trainings.append((f"mlm-{run}", "train_mlm", common + split + steps))
+            pretraining = common + split + options(steps=flags.mlm_steps)
+            trainings.append(Job(f"mlm-{run}", "train_mlm", pretraining))
             words = common + split + options(encoder=out / f"mlm-{run}")
-            frozen.append((f"frozen-{run}", "train_classifier", words))
+            frozen.append(Job(f"frozen-{run}", "train_classifier", words))
             if pos == "alibi":  # the same encoder with random weights, for comparison
-                frozen.append((f"untrained-{run}", "train_classifier", [*words, "--untrained"]))
+                untrained = [*words, "--untrained"]
+                frozen.append(Job(f"untrained-{run}", "train_classifier", untrained))
         if "lm" in parts:
-            longer = [] if POSITIONS[pos].ends else options(eval_block=LENGTHS)
-            trainings.append((f"lm-{run}", "train_lm", common + longer))
+            words = list(common)
+            if not POSITIONS[pos].ends:
+                words += options(eval_block=LENGTHS)
+            trainings.append(Job(f"lm-{run}", "train_lm", words))
         if "classifier" in parts:
-            trainings.append((f"classifier-{run}", "train_classifier", common + split))
-    for seed, form in product(seeds, FORMS):
-        how = options(pos="nope") if form == "nope" else options(pos="alibi", alibi=form)
-        how += options(data=flags.data, threads=1, seed=seed) + split * ("classifier" in parts)
-        trainings.append((f"form-{form}-{seed}", "train_mlm", how + ENCODER))
-    return trainings, frozen, looks(flags, out, corpus, parts)
+            trainings.append(Job(f"classifier-{run}", "train_classifier", common + split))
+    for seed, form in product(range(flags.seeds), FORMS):
+        if form == "nope":
+            words = options(pos="nope")
+        else:
+            words = options(pos="alibi", alibi=form)
+        words += options(data=flags.data, threads=1, seed=seed)
+        if "classifier" in parts:
+            words += split
+        trainings.append(Job(f"form-{form}-{seed}", "train_mlm", words + ENCODER))
+    return trainings, frozen
 
 
-def looks(flags, out, corpus, parts):
-    """Return the jobs that draw attention, and those that compare all runs of a part."""
-    lines = [line for part in corpus.tests.values() for line in part] or corpus.texts()
-    short = [f"--text={line}" for line in lines if 5 <= len(line.split()) <= 16]
-    drawn = [f"{part}-{pos}-0" for part in parts if part != "frozen" for pos in COMPARED]
-    how = ["--positions", "--html", *short[:1]]
-    jobs = [(f"maps-{run}", "attention_maps", [out / run, *how]) for run in drawn]
-    rows = {part: {f"{part}-{pos}": POSITIONS[pos].label for pos in COMPARED} for part in parts}
-    rows["form"] = {f"form-{form}": form.replace("nope", "no bias") for form in FORMS}
+def attention_jobs(out, corpus, parts):
+    """Return the jobs that draw the attention of the first seed to a short line of the corpus."""
+    lines = [*chain.from_iterable(corpus.tests.values())] or corpus.texts()
+    short = [line for line in lines if 5 <= len(line.split()) <= 16]
+    words = ["--positions", "--html"]
+    if short:
+        words.append(f"--text={short[0]}")
+    jobs = []
+    for part in parts:
+        if part == "frozen":
+            continue
+        for pos in COMPARED:
+            run = f"{part}-{pos}-0"
+            jobs.append(Job(f"maps-{run}", "attention_maps", [out / run, *words]))
+    return jobs
+
+
+def comparison_jobs(flags, out, parts):
+    """Return the jobs that compare all runs of a part."""
+    labels = {}  # part: {name of its runs: label}
+    for part in parts:
+        labels[part] = {f"{part}-{pos}": POSITIONS[pos].label for pos in COMPARED}
+    labels["form"] = {f"form-{form}": form for form in FORMS}
+    labels["form"]["form-nope"] = "no bias"
     if "frozen" in parts:
-        rows["frozen"]["untrained-alibi"] = "ALiBi (random weights)"
-    for part, labels in rows.items():
-        runs = [out / f"{name}-{seed}" for name in labels for seed in range(flags.seeds)]
-        runs += [out / "baselines"] if part != "form" else []
-        words = [*runs, *options(labels=",".join(labels.values()))]
-        jobs.append((f"compare-{part}", "compare", words))
+        labels["frozen"]["untrained-alibi"] = "ALiBi (random weights)"
+    jobs = []
+    for part, label_of in labels.items():
+        runs = [out / f"{name}-{seed}" for name, seed in product(label_of, range(flags.seeds))]
+        if part != "form":
+            runs.append(out / "baselines")
+        words = [*runs, *options(labels=",".join(label_of.values()))]
+        jobs.append(Job(f"compare-{part}", "compare", words))
     return jobs
 
 
@@ -103,8 +137,8 @@ def write_report(flags, out, corpus, parts):
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     template = jinja2.Environment(loader=loader, autoescape=True).get_template("report.html.j2")
-    how = dict(picture=picture, out=out, parts=parts, flags=flags, corpus=corpus)
-    write_text(out / "report.html", template.render(**how))
+    page = template.render(picture=picture, out=out, parts=parts, flags=flags, corpus=corpus)
+    write_text(out / "report.html", page)
 
 
 if __name__ == "__main__":

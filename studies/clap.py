@@ -7,12 +7,12 @@ Five configurations with the same data, budget and masks; variants; and controls
 """
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Literal
 
 from lab.flags import main, require
-from studies.sweep import SweepFlags, options, run_all
+from studies.sweep import Job, SweepFlags, options, run_all
 
 ROBERTA = "--head roberta --dropout 0.1 --attn-dropout 0.1"
 WITHOUT = "--head roberta --dropout 0 --attn-dropout 0"  # the original gives dropout to it alone
@@ -67,22 +67,31 @@ class Flags(SweepFlags):
 
 def study(flags):
     out = Path(flags.out).expanduser()
-    names = flags.only.split(",") if flags.only else list(ALL)
+    names = list(ALL)
+    with_all_seeds = CONFIGURATIONS
+    if flags.only:
+        names = flags.only.split(",")
+        with_all_seeds = names
     require(set(names) <= set(ALL), f"--only {flags.only}: choose of {','.join(ALL)}")
-    several = names if flags.only else CONFIGURATIONS  # these have all seeds
-    given = {"steps": flags.steps, "lr": flags.lr}
-    size = SIZES[flags.size] | {name: value for name, value in given.items() if value}
+
+    size = dict(SIZES[flags.size])
+    if flags.steps:
+        size["steps"] = flags.steps
+    if flags.lr:
+        size["lr"] = flags.lr
     steps = size["steps"]
     schedule = dict(warmup=steps * 8 // 100, eval_every=max(1, steps // 20))
     common = [*COMMON.split(), *options(data=flags.data, threads=1, **schedule, **size)]
-    jobs, folders = [], {name: [] for name in names}
+
+    jobs = []
+    runs = {name: [] for name in names}  # configuration: its run folders
     for seed, name in product(range(flags.seeds), names):  # the first seed of all, then the second
-        if seed == 0 or name in several:
+        if seed == 0 or name in with_all_seeds:
             words = [*common, *ALL[name].split(), *options(seed=seed)]
-            jobs.append((f"{name}-{seed}", "train_mlm", words))
-            folders[name].append(out / f"{name}-{seed}")
-    words = [*(run for name in names for run in folders[name]), "--labels", ",".join(names)]
-    run_all(out, [jobs, [("compare", "compare", words)]], flags)
+            jobs.append(Job(f"{name}-{seed}", "train_mlm", words))
+            runs[name].append(out / f"{name}-{seed}")
+    words = [*chain.from_iterable(runs.values()), "--labels", ",".join(names)]
+    run_all(out, [jobs, [Job("compare", "compare", words)]], flags)
     print((out / "compare" / "compare.md").read_text(encoding="utf-8"))
 
 

@@ -10,23 +10,38 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import torch
 
 from data import name_of
 from data.labelled import load_labelled
+from data.leaks import make_fold
 from lab import tables
 from lab.flags import main, require
 from lab.predictions import read_predictions
-from studies.sweep import SweepFlags, finish, options, run_all
+from studies.sweep import Job, SweepFlags, finish, options, run_all
 
-TUNED = ("--tune", "all", "--lr", "1e-4", "--epochs", "5")
-RECIPES = {  # description, module, the encoder that it needs from train_mlm.py, flags of the module
-    "bayes": ("naive Bayes, words and word pairs", "baselines", "", ()),
-    "joint": ("encoder and classifier trained jointly", "train_classifier", "", ()),
-    "random": ("classifier on a frozen untrained encoder", "train_classifier", "untrained", ()),
-    "frozen": ("classifier on a frozen pretrained encoder", "train_classifier", "pretrained", ()),
-    "tuned": ("pretrained encoder, fine-tuned", "train_classifier", "pretrained", TUNED),
+
+class Recipe(NamedTuple):
+    """A way to classify."""
+
+    description: str
+    module: str = "train_classifier"
+    encoder: str = ""  # that it needs from train_mlm.py: "", untrained or pretrained
+    words: tuple = ()  # flags of the module
+
+
+RECIPES = {
+    "bayes": Recipe("naive Bayes, words and word pairs", "baselines"),
+    "joint": Recipe("encoder and classifier trained jointly"),
+    "random": Recipe("classifier on a frozen untrained encoder", encoder="untrained"),
+    "frozen": Recipe("classifier on a frozen pretrained encoder", encoder="pretrained"),
+    "tuned": Recipe(
+        "pretrained encoder, fine-tuned",
+        encoder="pretrained",
+        words=("--tune", "all", "--lr", "1e-4", "--epochs", "5"),
+    ),
 }
 
 
@@ -42,54 +57,88 @@ class Flags(SweepFlags):
 
 
 def crossvalidate(flags):
-    corpus, chosen = load_labelled(flags.data), flags.recipes.split(",")
-    require(set(chosen) <= set(RECIPES), f"--recipes {flags.recipes}: not of {','.join(RECIPES)}")
+    corpus = load_labelled(flags.data)
+    names = flags.recipes.split(",")
+    problem = f"--recipes {flags.recipes}: not of {','.join(RECIPES)}"
+    require(set(names) <= set(RECIPES), problem)
     out = Path(flags.out or f"out/crossvalidate-{name_of(flags.data)}").expanduser()
-    seeds, folds = range(flags.seeds), range(1, flags.folds + 1)
-
-    # Jobs: first the encoders, then the classifiers that use them
-    encoders, classifiers, runs = {}, {}, {}  # runs: {(recipe, fold, seed): folder}
-    for seed, i, name in product(seeds, folds, chosen):
-        _, module, state, more = RECIPES[name]
-        words = options(data=flags.data, split=f"{i}/{flags.folds}")
-        if module != "baselines":
-            words += options(seed=seed, pos=flags.pos, threads=1)
-        if state:
-            steps = options(steps=0) if state == "untrained" else []
-            encoders[f"{state}-{i}-{seed}"] = "train_mlm", [*words, *flags.mlm.split(), *steps]
-            more = [*more, *options(encoder=out / f"{state}-{i}-{seed}")]
-        folder = f"{name}-{i}" if name == "bayes" else f"{name}-{i}-{seed}"
-        classifiers[folder] = module, [*words, *more]
-        runs[name, i, seed] = out / folder
-    stages = [[(name, *job) for name, job in jobs.items()] for jobs in (encoders, classifiers)]
-    run_all(out, stages, flags)
-
-    # Results: accuracies by fold, means over seeds, then those of all seeds together
-    results, rows = {}, []
-    for name in chosen:
-        values = [fmean(accuracy([runs[name, i, s]]) for s in seeds) for i in folds]
-        averaged = [accuracy([runs[name, i, s] for s in seeds]) for i in folds]
-        results[name] = {"values": values, "averaged": averaged}
-        percent, together = ([100 * value for value in each] for each in (values, averaged))
-        cells = [tables.spread(percent), *(f"{v:.1f}" for v in percent), tables.spread(together)]
-        rows.append([RECIPES[name][0], *cells])
-    header = ["recipe", "accuracy (%)", *(f"fold {i}" for i in folds), "all seeds together"]
-    caption = f"Accuracy on the distinct labelled sentences of {corpus.name}, ± over the folds. "
-    caption += "All seeds together: by the mean of their log-probabilities."
-    print(tables.write(out / "crossvalidate", header, rows, caption))
-    n = len(corpus.fold(1, 1).test_rows)  # distinct
+    encoders, classifiers, runs = make_jobs(flags, names, out)
+    run_all(out, [encoders, classifiers], flags)
+    results = measure(flags, names, runs)
+    write_table(out / "crossvalidate", results, flags.folds, corpus.name)
+    n = len(make_fold(corpus, 1, 1).test_rows)  # distinct
     finish(out, {"folds": flags.folds, "sentences": n, "accuracy": results})
+
+
+def make_jobs(flags, names, out):
+    """Return the jobs of the encoders and of the classifiers, and {(recipe, fold, seed): folder of
+    the classifier}."""
+    encoders = {}  # folder: job; recipes share encoders, and seeds share naive Bayes
+    classifiers = {}
+    runs = {}
+    for seed, fold, name in product(range(flags.seeds), range(1, flags.folds + 1), names):
+        recipe = RECIPES[name]
+        words = options(data=flags.data, split=f"{fold}/{flags.folds}")
+        folder = f"{name}-{fold}"
+        if recipe.module != "baselines":
+            words += options(seed=seed, pos=flags.pos, threads=1)
+            folder += f"-{seed}"
+        own_words = list(recipe.words)
+        if recipe.encoder:
+            encoder = f"{recipe.encoder}-{fold}-{seed}"
+            pretraining = words + flags.mlm.split()
+            if recipe.encoder == "untrained":
+                pretraining += options(steps=0)
+            encoders[encoder] = Job(encoder, "train_mlm", pretraining)
+            own_words += options(encoder=out / encoder)
+        classifiers[folder] = Job(folder, recipe.module, words + own_words)
+        runs[name, fold, seed] = out / folder
+    return list(encoders.values()), list(classifiers.values()), runs
+
+
+def measure(flags, names, runs):
+    """Return {recipe: {"values": mean accuracy over seeds in each fold, "averaged": accuracy of all
+    seeds together in each fold}}. runs: {(recipe, fold, seed): folder}."""
+    results = {}
+    for name in names:
+        values = []
+        averaged = []
+        for fold in range(1, flags.folds + 1):
+            folders = [runs[name, fold, seed] for seed in range(flags.seeds)]
+            values.append(fmean(accuracy([folder]) for folder in folders))
+            averaged.append(accuracy(folders))
+        results[name] = {"values": values, "averaged": averaged}
+    return results
+
+
+def write_table(stem, results, n_fold, corpus_name):
+    """Write and print the table of the results of `measure`."""
+    rows = []
+    for name, result in results.items():
+        values = [100 * value for value in result["values"]]
+        averaged = [100 * value for value in result["averaged"]]
+        folds = [f"{value:.1f}" for value in values]
+        row = [RECIPES[name].description, tables.spread(values), *folds, tables.spread(averaged)]
+        rows.append(row)
+    numbers = [f"fold {i}" for i in range(1, n_fold + 1)]
+    header = ["recipe", "accuracy (%)", *numbers, "all seeds together"]
+    caption = f"Accuracy on the distinct labelled sentences of {corpus_name}, ± over the folds. "
+    caption += "All seeds together: by the mean of their log-probabilities."
+    print(tables.write(stem, header, rows, caption))
 
 
 def accuracy(folders):
     """Return the accuracy of runs with the same test rows together: they answer with the class of
     the highest mean log-probability. Raises UserError for other test rows."""
-    tables = [read_predictions(folder) for folder in folders]
-    classes, _, gold, *_ = tables[0]
-    for folder, table in zip(folders, tables):
-        require(table[:3] == tables[0][:3], f"{folder}: has other test rows; leave it out")
-    logs = torch.tensor([p for *_, p, _ in tables]).double().clamp(min=1e-9).log().mean(0)
-    right = logs.argmax(1) == torch.tensor([classes.index(label) for label in gold])  # (N,)
+    logs = []  # of each run (N, n_class)
+    expected = read_predictions(folders[0])[:3]  # classes, texts, gold
+    for folder in folders:
+        *rows, _, probabilities, _ = read_predictions(folder)
+        require(tuple(rows) == tuple(expected), f"{folder}: has other test rows; leave it out")
+        logs.append(torch.tensor(probabilities).double().clamp(min=1e-9).log())
+    classes, _, gold = expected
+    answers = torch.stack(logs).mean(0).argmax(1)  # (N,)
+    right = answers == torch.tensor([classes.index(label) for label in gold])
     return right.double().mean().item()
 
 

@@ -17,7 +17,7 @@ import data
 from data.files import write_text
 from lab.flags import main, require
 from model import POSITIONS
-from studies.sweep import SweepFlags, options, run_all
+from studies.sweep import Job, SweepFlags, options, run_all
 
 COMPARED = ("nope", "learned", "sinusoidal", "alibi", "rope")
 PAIR = ("nope", "learned")  # have --seeds seeds, and are compared in every respect
@@ -67,62 +67,119 @@ class Flags(SweepFlags):
 
 
 def study(flags):
-    out, size, corpus = Path(flags.out).expanduser(), SIZES[flags.size], data.load(flags.data)
+    out = Path(flags.out).expanduser()
+    corpus = data.load(flags.data)
     require(corpus.lines and corpus.tests, f"--data {flags.data}: no running text with a test set")
-    depth, T, jobs = size["depths"][1], size["lengths"][0], {}
-    bpe = dict(tokenizer="bpe", vocab_size=size["vocab_size"]) if size["vocab_size"] else {}
-    shape = dict(n_embd=size["n_embd"], n_head=size["n_head"], n_ffn=4 * size["n_embd"])
+    trainings = Trainings(flags, out)
+    depth = trainings.depth
+    T = trainings.length
 
-    def words(pos, n_layer, length, seed, more):
-        of = dict(threads=1, pos=pos, seed=seed, **bpe, n_layer=n_layer, **shape)
-        return options(data=flags.data, **of, block_size=length, activation="gelu", **more)
+    plain = trainings.add_decoders(PAIR, [depth], [T], [False])
+    anchored = trainings.add_decoders(COMPARED, [depth], [T], [True])
+    depths = trainings.add_decoders(["nope"], trainings.size["depths"], [T], [False, True])
+    lengths = trainings.add_decoders(PAIR, [depth], trainings.size["lengths"], [True])
+    nope = trainings.add_decoders(["nope"], [depth], [T], [False])
+    nope_anchored = trainings.add_decoders(["nope"], [depth], [T], [True])
+    masked = trainings.add_masked()
 
-    def train(*axes):
-        """Add a job per (pos, n_layer, length of blocks, anchor) and seed; return the folders."""
+    main_nope = nope + nope_anchored
+    other_depths = [run for run in depths if run not in main_nope]
+    probe = options(**trainings.size["probe"])
+    keep = trainings.size["keep"]
+    analyses = [
+        Job("probe", "studies.probe", [*nope, *anchored, *probe, "--order"]),
+        Job("probe-depth", "studies.probe", [*other_depths, *probe]),
+        Job("probe-kept", "studies.probe", [*main_nope, *probe, "--kept", keep]),
+        Job("compare", "compare", plain + anchored),
+        Job("compare-depth", "compare", depths),
+        Job("compare-length", "compare", lengths),
+        Job("compare-masked", "compare", masked),
+    ]
+    run_all(out, [trainings.jobs.values(), analyses], flags)
+    write_report(out)
+
+
+class Trainings:
+    """The jobs that train models. A model that several comparisons need is trained once."""
+
+    def __init__(self, flags, out):
+        self.flags = flags
+        self.out = out
+        self.size = SIZES[flags.size]
+        self.depth = self.size["depths"][1]  # of the main model
+        self.length = self.size["lengths"][0]
+        self.jobs = {}  # folder: Job
+
+    def add_decoders(self, encodings, depths, lengths, anchors):
+        """Add the jobs of all combinations and of their seeds; return the folders."""
         folders = []
-        for pos, n_layer, length, anchor in product(*axes):
-            is_main, steps, test = (n_layer, length) == (depth, T), size["steps"], size["eval_test"]
-            more = dict(batch_size=size["tokens"] // length, lr=size["lr"], steps=steps)
-            more |= dict(warmup=steps // 20, eval_every=steps // 4)
-            more |= dict(eval_train=test or 100_000, eval_test=test)
-            if is_main and pos == "nope":
-                more["keep"] = size["keep"]
-            if is_main and not POSITIONS[pos].ends:
-                more["eval_block"] = f"{2 * length},{4 * length},{8 * length}"
-            for seed in range(flags.seeds if is_main and pos in PAIR else flags.seeds_beside):
-                name = f"lm-{pos}-{n_layer}-{length}{'-anchor' * anchor}-{seed}"
-                flag = ["--anchor"] * anchor
-                jobs[name] = name, "train_lm", words(pos, n_layer, length, seed, more) + flag
-                folders.append(out / name)
+        for pos, n_layer, length, anchor in product(encodings, depths, lengths, anchors):
+            is_main = (n_layer, length) == (self.depth, self.length)
+            seeds = self.flags.seeds_beside
+            if is_main and pos in PAIR:
+                seeds = self.flags.seeds
+            name = f"lm-{pos}-{n_layer}-{length}"
+            if anchor:
+                name += "-anchor"
+            for seed in range(seeds):
+                words = self.words(pos, n_layer, length, seed)
+                words += self.words_of_decoder(pos, length, is_main)
+                if anchor:
+                    words.append("--anchor")
+                self.jobs[f"{name}-{seed}"] = Job(f"{name}-{seed}", "train_lm", words)
+                folders.append(self.out / f"{name}-{seed}")
         return folders
 
-    plain = train(PAIR, [depth], [T], [False])
-    anchored = train(COMPARED, [depth], [T], [True])
-    depths = train(["nope"], size["depths"], [T], [False, True])
-    lengths = train(PAIR, [depth], size["lengths"], [True])
-    nope = train(["nope"], [depth], [T], [False])
-    both = nope + train(["nope"], [depth], [T], [True])
-    more = dict(dropout=0, mask_rate=0.15, init_std=0.05) | size["mlm"]
-    more |= dict(warmup=more["steps"] // 20, eval_every=more["steps"] // 8)
-    masked = {f"mlm-{pos}-{n}": (pos, n) for pos in PAIR for n in range(flags.seeds_beside)}
-    for name, (pos, n) in masked.items():
-        jobs[name] = name, "train_mlm", words(pos, depth, T, n, more)
-    how = options(**size["probe"])
-    looks = [
-        ("probe", "studies.probe", [*nope, *anchored, *how, "--order"]),
-        ("probe-depth", "studies.probe", [*(run for run in depths if run not in both), *how]),
-        ("probe-kept", "studies.probe", [*both, *how, "--kept", size["keep"]]),
-        ("compare", "compare", plain + anchored),
-        ("compare-depth", "compare", depths),
-        ("compare-length", "compare", lengths),
-        ("compare-masked", "compare", [out / name for name in masked]),
-    ]
-    run_all(out, [jobs.values(), looks], flags)
+    def words_of_decoder(self, pos, length, is_main):
+        """Return the flags of decoders alone. is_main: of the main model's depth and length."""
+        steps = self.size["steps"]
+        n_test = self.size["eval_test"]
+        words = options(
+            batch_size=self.size["tokens"] // length,
+            lr=self.size["lr"],
+            steps=steps,
+            warmup=steps // 20,
+            eval_every=steps // 4,
+            eval_train=n_test or 100_000,
+            eval_test=n_test,
+        )
+        if is_main and pos == "nope":
+            words += options(keep=self.size["keep"])
+        if is_main and not POSITIONS[pos].ends:
+            words += options(eval_block=f"{2 * length},{4 * length},{8 * length}")
+        return words
+
+    def add_masked(self):
+        """Add the jobs of masked models; return the folders."""
+        flags_of_mlm = dict(dropout=0, mask_rate=0.15, init_std=0.05) | self.size["mlm"]
+        steps = flags_of_mlm["steps"]
+        schedule = options(**flags_of_mlm, warmup=steps // 20, eval_every=steps // 8)
+        folders = []
+        for pos, seed in product(PAIR, range(self.flags.seeds_beside)):
+            name = f"mlm-{pos}-{seed}"
+            words = self.words(pos, self.depth, self.length, seed) + schedule
+            self.jobs[name] = Job(name, "train_mlm", words)
+            folders.append(self.out / name)
+        return folders
+
+    def words(self, pos, n_layer, length, seed):
+        """Return the flags of every model."""
+        words = options(data=self.flags.data, threads=1, pos=pos, seed=seed)
+        if self.size["vocab_size"]:
+            words += options(tokenizer="bpe", vocab_size=self.size["vocab_size"])
+        C = self.size["n_embd"]
+        words += options(n_layer=n_layer, n_embd=C, n_head=self.size["n_head"], n_ffn=4 * C)
+        return words + options(block_size=length, activation="gelu")
+
+
+def write_report(out):
+    """Write report.md, all tables with their figures."""
     report = "# Models without positions still learn positions\n"
     for heading, table in REPORT:
-        figure = table.replace("median", "probe")
         report += f"\n## {heading}\n\n{(out / f'{table}.md').read_text('utf-8')}"
-        report += f"\n![{heading}]({figure}.png)\n" if (out / f"{figure}.png").exists() else ""
+        figure = table.replace("median", "probe")
+        if (out / f"{figure}.png").exists():
+            report += f"\n![{heading}]({figure}.png)\n"
     write_text(out / "report.md", report)
     print(out / "report.md")
 

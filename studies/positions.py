@@ -15,13 +15,13 @@ from typing import Literal
 
 import numpy as np
 
-import compare
 from data.files import read_json
 from data.tasks import TASKS
 from lab import figures, tables
 from lab.flags import main
+from lab.rows import read_finished_run
 from model import POSITIONS, Config
-from studies.sweep import SweepFlags, finish, options, run_all
+from studies.sweep import Job, SweepFlags, finish, options, run_all
 
 ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
     "learned, random": dict(pos="learned", random_positions=512),
@@ -60,45 +60,77 @@ class Flags(SweepFlags):
 
 
 def study(flags):
-    out, size, jobs, after, probes = Path(flags.out).expanduser(), SIZES[flags.size], [], [], []
-    longer = ",".join(str(n * size["long"]["block_size"]) for n in TIMES[1:])
+    out = Path(flags.out).expanduser()
+    size = SIZES[flags.size]
+    first, second = make_jobs(flags, size, out)
+    run_all(out, [first, second], flags)
+    groups = collect(out, size, flags.seeds)
+    write_results(out, groups)
+    finish(out, {"groups": groups})
+
+
+def make_jobs(flags, size, out):
+    """Return the jobs of all rows, and the jobs that need their models."""
+    longer = ",".join(str(times * size["long"]["block_size"]) for times in TIMES[1:])
     long = dict(data=flags.long or flags.data) | size["long"]
-
-    def train(jobs, name, script, init_from="", **words):
-        for seed in range(flags.seeds):
-            more = dict(init_from=f"{out / init_from}-{seed}") if init_from else {}
-            jobs.append((f"{name}-{seed}", script, options(threads=1, seed=seed, **words, **more)))
-
+    first = []
+    second = []
     for label, row in ROWS.items():
         name = slug(label)
-        for task, how in size["tasks"].items():
-            train(jobs, f"{task}-{name}", "train_lm", data=task, **row, **how)
-        train(jobs, f"lm-{name}", "train_lm", data=flags.data, **row, **size["lm"])
-        ends = POSITIONS[row["pos"]].ends and "random_positions" not in row
-        more = {} if ends else dict(eval_block=longer)
-        train(jobs, f"long-{name}", "train_lm", **row, **long, **more)
+        for task, task_flags in size["tasks"].items():
+            words = options(data=task, **row, **task_flags)
+            first += of_all_seeds(f"{task}-{name}", "train_lm", words, flags.seeds)
+        words = options(data=flags.data, **row, **size["lm"])
+        first += of_all_seeds(f"lm-{name}", "train_lm", words, flags.seeds)
+        words = options(**row, **long)
+        if not POSITIONS[row["pos"]].ends or "random_positions" in row:
+            words += options(eval_block=longer)
+        first += of_all_seeds(f"long-{name}", "train_lm", words, flags.seeds)
         if is_for_encoders(row):
-            train(jobs, f"masked-{name}", "train_mlm", data=flags.data, **row, **size["masked"])
+            words = options(data=flags.data, **row, **size["masked"])
+            first += of_all_seeds(f"masked-{name}", "train_mlm", words, flags.seeds)
         runs = [out / f"long-{name}-{seed}" for seed in range(flags.seeds)]
-        probe = [*runs, *options(layers=size["long"]["n_layer"], blocks=600, steps=600)]
-        probes.append((f"probe-{name}", "studies.probe", probe))
-    # What can be done with a trained model, so that it reads longer texts
-    same = {key: long[key] for key in ("data", "eval_train", "eval_test") if key in long}
-    same |= dict(eval_block=longer, init_from="long-rotary")
+        words = [*runs, *options(layers=size["long"]["n_layer"], blocks=600, steps=600)]
+        second.append(Job(f"probe-{name}", "studies.probe", words))
+    first.sort(key=lambda job: job.name.rpartition("-")[2])  # the first seed of all rows first
+    changes = jobs_after_training(flags, size, out, long, longer)
+    return first, changes + second
+
+
+def jobs_after_training(flags, size, out, long, longer):
+    """Return the jobs that change trained rotary models, so that they read longer texts."""
+    same = {name: long[name] for name in ("data", "eval_train", "eval_test") if name in long}
+    words = options(**same, eval_block=longer)
+    trained = out / "long-rotary"
+    jobs = []
     for scale in STRETCHED:
-        train(after, f"long-{scale}", "train_lm", **same, steps=0, rope_scale=scale, rope_factor=4)
-    train(after, "long-on", "train_lm", **same, **size["on"])
-    train(after, "long-dropped", "train_lm", **same, **size["on"], pos="nope")
-    jobs.sort(key=lambda job: job[0].rpartition("-")[2])  # the first seed of all rows first
-    run_all(out, [jobs, after + probes], flags)
-    show(out, collect(out, size, flags.seeds))
+        stretched = words + options(steps=0, rope_scale=scale, rope_factor=4)
+        jobs += of_all_seeds(f"long-{scale}", "train_lm", stretched, flags.seeds, trained)
+    trained_on = words + options(**size["on"])
+    jobs += of_all_seeds("long-on", "train_lm", trained_on, flags.seeds, trained)
+    dropped = trained_on + options(pos="nope")
+    jobs += of_all_seeds("long-dropped", "train_lm", dropped, flags.seeds, trained)
+    return jobs
+
+
+def of_all_seeds(name, module, words, seeds, init_from=None):
+    """Return a job for each seed. init_from: the run to start from, without -SEED."""
+    jobs = []
+    for seed in range(seeds):
+        words_of_seed = options(threads=1, seed=seed) + words
+        if init_from:
+            words_of_seed += options(init_from=f"{init_from}-{seed}")
+        jobs.append(Job(f"{name}-{seed}", module, words_of_seed))
+    return jobs
 
 
 def slug(label):
+    """Return a label as part of a folder's name."""
     return re.sub(r"\W+", "-", label)
 
 
 def is_for_encoders(row):
+    """Return whether an encoder can have the options of a row."""
     try:
         POSITIONS[row["pos"]](Config(**row), causal=False)
     except ValueError:
@@ -108,88 +140,143 @@ def is_for_encoders(row):
 
 def collect(out, size, seeds):
     """Return {group of columns: {heading: {label of a row: [value of each seed]}}}."""
-    names = {label: slug(label) for label in ROWS} | {f"stretched, {s}": s for s in STRETCHED}
-    names |= {"trained on": "on", "without positions, trained on": "dropped"}
+    groups = {}
+    for task, flags in size["tasks"].items():
+        length = flags.get("length", TASKS[task].length)
+        groups[task] = {}
+        for times in TASKS[task].tests:
+            n = round(length * times)
+            if times >= 1:
+                groups[task][str(n)] = read_column(out, seeds, task, f"accuracy/{n}", 100)
+    T = size["long"]["block_size"]
+    groups["longer text"] = {}
+    for times in TIMES:
+        column = read_column(out, seeds, "long", f"joint@{times * T}")
+        groups["longer text"][f"{times} ×"] = column
+    T = size["lm"].get("block_size", 32)
+    groups["text"] = {
+        "causal": read_column(out, seeds, "lm", f"joint@{T}"),
+        "masked": read_column(out, seeds, "masked", "perplexity/valid"),
+    }
+    seconds = read_column(out, seeds, "lm", "cpu_seconds")
+    factor = 1 / np.mean(seconds["learned"])
+    parameters = read_column(out, seeds, "lm", "parameters", 1 / 1000)
+    groups["beside"] = {
+        "probe": {label: read_probes(out, label) for label in ROWS},
+        "time": read_column(out, seeds, "lm", "cpu_seconds", factor),
+        "parameters (1,000)": {label: values[:1] for label, values in parameters.items()},
+    }
+    return groups
 
-    def column(run, key, factor=1):
-        """Return the numbers of that name of all rows whose runs have it."""
-        found = {}
-        for label, name in names.items():
-            folders = [out / f"{run}-{name}-{seed}" for seed in range(seeds)]
-            results = [compare.read(each).result for each in folders if each.exists()]
-            found[label] = [factor * result[key] for result in results if key in result]
-        return {label: values for label, values in found.items() if values}
 
-    groups, T = {}, size["long"]["block_size"]
-    for task, how in size["tasks"].items():
-        n = how.get("length", TASKS[task].length)
-        lengths = [round(n * times) for times in TASKS[task].tests if times >= 1]
-        groups[task] = {str(n): column(task, f"accuracy/{n}", 100) for n in lengths}
-    groups["longer text"] = {f"{n} ×": column("long", f"joint@{n * T}") for n in TIMES}
-    causal = column("lm", f"joint@{size['lm'].get('block_size', 32)}")
-    groups["text"] = {"causal": causal, "masked": column("masked", "perplexity/valid")}
-    probes = {}
-    for label in ROWS:
-        found = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
-        probes[label] = [run["probe"]["trained"][-1] for runs in found for run in runs]
-    time = column("lm", "cpu_seconds", 1 / np.mean(column("lm", "cpu_seconds")["learned"]))
-    sizes = {label: n[:1] for label, n in column("lm", "parameters", 1 / 1000).items()}
-    return groups | {"beside": {"probe": probes, "time": time, "parameters (1,000)": sizes}}
+def read_column(out, seeds, kind, number, factor=1):
+    """Return {label: [factor * number of each seed]} of the rows whose runs have the number. kind:
+    that of the runs, a task, lm, long or masked."""
+    names = {label: slug(label) for label in ROWS}  # label: as in names of folders
+    for scale in STRETCHED:
+        names[f"stretched, {scale}"] = scale
+    names["trained on"] = "on"
+    names["without positions, trained on"] = "dropped"
+    column = {}
+    for label, name in names.items():
+        values = []
+        for seed in range(seeds):
+            folder = out / f"{kind}-{name}-{seed}"
+            if not folder.exists():
+                continue
+            result = read_finished_run(folder).result
+            if number in result:
+                values.append(factor * result[number])
+        if values:
+            column[label] = values
+    return column
 
 
-def show(out, groups):
-    """Write the tables tasks, texts and stretched, and heatmap.png."""
+def read_probes(out, label):
+    """Return the errors of a row's probes of the last layer, one per seed."""
+    rows = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
+    errors = []
+    for runs in rows:
+        errors += [run["probe"]["trained"][-1] for run in runs]
+    return errors
+
+
+def write_results(out, groups):
+    """Write and print the tables tasks, texts and stretched; write heatmap.png."""
     tasks = {name: columns for name, columns in groups.items() if name in TASKS}
     texts = {name: columns for name, columns in groups.items() if name not in TASKS}
     caption = "Accuracy of the answers (%) by length of the prompt, ± over seeds."
-    write(out / "tasks", tasks, ROWS, caption)
+    write_table(out / "tasks", tasks, ROWS, caption)
     caption = "Perplexity by length of the blocks over that of training; of --data, causal and "
     caption += "masked; error in tokens of the last layer's probe; CPU time over that of learned."
-    write(out / "texts", texts, ROWS, caption)
-    after = [label for label in groups["longer text"]["1 ×"] if label not in ROWS]
+    write_table(out / "texts", texts, ROWS, caption)
+    changed = [label for label in groups["longer text"]["1 ×"] if label not in ROWS]
+    others = [label for label in ("ALiBi", "NoPE") if label in ROWS]
     caption = "Perplexity of rotary models, changed after training, by length of the blocks."
-    rows = ["rotary", *after, *(label for label in ("ALiBi", "NoPE") if label in ROWS)]
-    write(out / "stretched", {"": groups["longer text"]}, rows, caption)
+    longer = {"": groups["longer text"]}
+    write_table(out / "stretched", longer, ["rotary", *changed, *others], caption)
     del texts["beside"]
     figures.save(draw(tasks | texts), out / "heatmap.png")
-    finish(out, {"groups": groups})
 
 
-def write(stem, groups, rows, caption):
+def columns_of(groups):
+    """Return the columns of all groups in order: [(group, heading, {label: values}), ...]."""
+    columns = []
+    for group, of_group in groups.items():
+        for heading, column in of_group.items():
+            columns.append((group, heading, column))
+    return columns
+
+
+def write_table(stem, groups, rows, caption):
     """Write stem.md and stem.tex, a table of these rows and of groups of columns; print it."""
-    columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
-    table = [[label] for label in rows]
-    for row in table:
-        for values in (column.get(row[0]) for *_, column in columns):
-            row.append(tables.spread(values, 1 if values[0] > 5 else 2) if values else "–")
-    header = ["positions", *(f"{group} {heading}".strip() for group, heading, _ in columns)]
+    columns = columns_of(groups)
+    table = []
+    for label in rows:
+        cells = [label]
+        for _, _, column in columns:
+            values = column.get(label)
+            if not values:
+                cells.append("–")
+            else:
+                digits = 1 if values[0] > 5 else 2
+                cells.append(tables.spread(values, digits))
+        table.append(cells)
+    header = ["positions"]
+    for group, heading, _ in columns:
+        header.append(f"{group} {heading}".strip())
     print(tables.write(stem, header, table, caption))
 
 
 @figures.styled(grid=False)
 def draw(groups):
     """Return a heatmap of all rows. Dark: accuracy, or the column's best perplexity over theirs."""
-    columns = [(g, h, column) for g, of_group in groups.items() for h, column in of_group.items()]
+    columns = columns_of(groups)
     figure, axis = figures.new_figure(figsize=(0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1))
-    good = np.full((len(ROWS), len(columns)), np.nan)
+    darkness = np.full((len(ROWS), len(columns)), np.nan)
     for x, (group, _, column) in enumerate(columns):
         means = {label: np.mean(values) for label, values in column.items() if label in ROWS}
         for y, label in enumerate(ROWS):
-            if label in means:
-                share = means[label] / 100 if group in TASKS else min(means.values()) / means[label]
-                good[y, x] = share if group in TASKS else max(0, 2 * share - 1)
-                style = dict(color="white" if good[y, x] > 0.6 else "black", fontsize=7)
-                axis.text(x, y, f"{means[label]:.0f}", ha="center", va="center", **style)
-    axis.imshow(good, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
+            if label not in means:
+                continue
+            if group in TASKS:
+                darkness[y, x] = means[label] / 100
+            else:  # twice the best perplexity is white
+                darkness[y, x] = max(0, 2 * min(means.values()) / means[label] - 1)
+            color = "white" if darkness[y, x] > 0.6 else "black"
+            text = f"{means[label]:.0f}"
+            axis.text(x, y, text, ha="center", va="center", color=color, fontsize=7)
+    axis.imshow(darkness, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
     axis.set_yticks(range(len(ROWS)), ROWS)
     axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
     axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True, labelsize=8)
     axis.spines[:].set_visible(False)
-    start = 0
+    start = 0  # of the group
     for group, of_group in groups.items():
         axis.axvline(start - 0.5, color="white", linewidth=3)
-        middle, start = start + len(of_group) / 2 - 0.5, start + len(of_group)
+        middle = start + len(of_group) / 2 - 0.5
         axis.annotate(group, (middle, -0.5), (0, 16), textcoords="offset points", ha="center")
+        start += len(of_group)
     return figure
 
 

@@ -10,6 +10,7 @@ predicted while only the last k tokens before it keep their order (their appendi
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,9 +18,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 import tyro
 
-import compare
 from data import batching
-from data.corpus import Corpus, hold_out
+from data.corpus import Corpus
+from data.leaks import hold_out
 from data.text import load_parts
 from data.tokenizer import BOS
 from lab import figures, tables
@@ -27,7 +28,9 @@ from lab.flags import main, require, whole_numbers
 from lab.load import read_run
 from lab.machine import set_up_device
 from lab.optim import learning_rate
-from model import LanguageModel
+from lab.rows import group_runs, read_finished_run
+from nets.build import build_model
+from nets.classifier import read_states
 from nets.ensemble import members_of
 from studies.sweep import finish
 
@@ -51,76 +54,81 @@ class Flags:
 
 
 def probe(flags):
-    device, results = set_up_device(), {}
+    device = set_up_device()
     out = Path(flags.out or Path(flags.runs[0]) / "probe").expanduser()
-    for row in compare.group([compare.read(folder) for folder in flags.runs], ""):
+    results = {}  # label of a row: what `measure` returns for each of its runs
+    for row in group_runs([read_finished_run(folder) for folder in flags.runs]):
         results[row.label] = [measure(run.folder, flags, device) for run in row.runs]
     out.mkdir(parents=True, exist_ok=True)
-    layers = sorted({layer for runs in results.values() for layer in runs[0]["layers"]})
-    header, rows, panels = [f"layer {i}" if i else "embeddings" for i in layers], [], []
-    for label, runs in results.items():
-        own, middle, lines = runs[0]["layers"], runs[0]["nothing"], {}
-        for weights in runs[0]["probe"]:
-            errors = [run["probe"][weights] for run in runs]  # per seed, then layer
-            cells = dict(zip(own, (tables.spread(each, 2) for each in zip(*errors))))
-            rows.append([label, weights, *(cells.get(i, "–") for i in layers), f"{middle:.2f}"])
-            lines[weights] = own, errors
-        panels.append((label, "distance in tokens", lines, {"always the middle": middle}, False))
-    header = ["positions", "weights", *header, "always the middle"]
-    caption = "Mean distance in tokens from the probe's median position on test text, ± over seeds."
-    print(tables.write(out / "median", header, rows, caption, left=2))
+    write_errors(out / "median", results)
     if flags.order:
-        kept, rows = max((runs[0]["order"]["kept"] for runs in results.values()), key=len), []
-        for label, runs in results.items():
-            losses = zip(*(run["order"]["shuffled"] for run in runs))
-            cells = [tables.spread(each, 2) for each in losses]
-            rows.append([label, *cells[:-1], *["–"] * (len(kept) - len(cells)), cells[-1]])
-        header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
-        caption = "Loss in nats of the last token when only the last k keep their order."
-        print(tables.write(out / "order", header, rows, caption))
-    figure = figures.curves(panels, "layer")
-    for axis in figure.axes:
-        axis.set_ylim(0, max(axis.get_ylim()[1] for axis in figure.axes))
-    figures.save(figure, out / "probe.png")
+        write_order(out / "order", results)
+    draw(out / "probe.png", results)
     finish(out, {"runs": results})
 
 
+# ---------------------------------------------------------------------------------- 1. Measurements
 def measure(folder, flags, device):
     """Return {"probe": {weights: error per layer}, "nothing": error without states, ...}."""
     print(f"measuring {folder}", flush=True)
     run = read_run(folder, ("lm",), device)
-    body, then = run.model.body, run.config["flags"]
-    own = () if flags.data else (then["vocab_from"], then["split"])
-    corpus, *_ = load_parts(flags.data or then["data"], *own)
-    known, T = range(body.config.n_layer + 1), body.config.block_size
-    layers = [i for i in whole_numbers(flags.layers, "--layers") or known if i in known]
+    run_flags = run.config["flags"]
+    if flags.data:
+        corpus, *_ = load_parts(flags.data)
+    else:
+        corpus, *_ = load_parts(run_flags["data"], run_flags["vocab_from"], run_flags["split"])
+    tests = [*chain.from_iterable(corpus.tests.values())]
+    kept, _ = hold_out(corpus.lines, run_flags["valid"])  # what the run was trained on
+    kept = Corpus("", kept).texts(without=tests)
+    T = run.model.body.config.block_size
+    layers = chosen_layers(flags, run.model.body.config.n_layer)
+    bodies = load_bodies(run, flags)
 
-    torch.manual_seed(then["seed"])
-    bodies = {"untrained": LanguageModel(type(body)(body.config)).body.to(device)}
-    for step in whole_numbers(flags.kept, "--kept"):
-        bodies[f"step {step}"] = read_run(folder, device=device, step=step).model.body
-    bodies["trained"] = body
-    gen, n, found = batching.generator, flags.blocks, {}
-    tests = [line for lines in corpus.tests.values() for line in lines]
-    kept, _ = hold_out(corpus.lines, then["valid"])  # what the run was trained on
-    train, _ = blocks_of(run, Corpus("", kept).texts(tests), n, gen("probe", flags.seed))  # (n, T)
-    test, _ = blocks_of(run, tests, n // 4, gen("probe test", flags.seed))
+    gen = batching.generator("probe", flags.seed)
+    train, _ = blocks_of(run, kept, flags.blocks, gen)  # (N, T)
+    gen = batching.generator("probe test", flags.seed)
+    test, _ = blocks_of(run, tests, flags.blocks // 4, gen)
     truth = torch.arange(T).repeat(len(test))
-    nothing = mean_distance(truth.median(), truth)  # the best constant answer: the middle
-    for name, each in bodies.items():
-        each.eval().requires_grad_(False)
-        to_learn, to_test = (states_of_tokens(each, idx, layers) for idx in (train, test))
-        probes = [fit(states, T, flags) for states in to_learn]
-        answers = [median(probe, states) for probe, states in zip(probes, to_test)]
-        found[name] = [mean_distance(answer, truth) for answer in answers]
-    about = {"folder": str(folder), "seed": then["seed"], "data": corpus.name, "layers": layers}
-    order = {"order": order_test(run, tests, flags)} if flags.order else {}
-    return about | {"probe": found, "nothing": nothing} | order
+    errors = {}
+    for name, body in bodies.items():
+        body.eval().requires_grad_(False)
+        errors[name] = errors_of_layers(body, layers, train, test, flags)
+    result = {
+        "folder": str(folder),
+        "seed": run_flags["seed"],
+        "data": corpus.name,
+        "layers": layers,
+        "probe": errors,
+        "nothing": mean_distance(truth.median(), truth),  # the best constant answer: the middle
+    }
+    if flags.order:
+        result["order"] = order_test(run, tests, flags)
+    return result
+
+
+def chosen_layers(flags, n_layer):
+    """Return the layers of --layers that a model has, by default all. 0: its embeddings."""
+    layers = whole_numbers(flags.layers, "--layers") or range(n_layer + 1)
+    return [layer for layer in layers if layer <= n_layer]
+
+
+def load_bodies(run, flags):
+    """Return {name of the weights: body}: untrained, at the steps of --kept, and trained."""
+    body = run.model.body
+    device = batching.device_of(body)
+    torch.manual_seed(run.config["flags"]["seed"])  # the initial weights of the run
+    untrained = build_model("lm", body.config, device, **run.config["build"])
+    bodies = {"untrained": untrained.body}
+    for step in whole_numbers(flags.kept, "--kept"):
+        bodies[f"step {step}"] = read_run(run.folder, device=device, step=step).model.body
+    bodies["trained"] = body
+    return bodies
 
 
 def blocks_of(run, lines, n, gen):
     """Return n blocks of running text, inputs and targets (n, T)."""
-    ids, T = batching.stream(run.tokenizer, lines), run.model.body.config.block_size
+    ids = batching.stream(run.tokenizer, lines)
+    T = run.model.body.config.block_size
     require(len(ids) > T, f"--data: too little training or test text for blocks of {T} tokens")
     x, y = batching.random_blocks(ids, T, n, gen)
     if run.config["flags"]["anchor"]:
@@ -128,32 +136,50 @@ def blocks_of(run, lines, n, gen):
     return x, y
 
 
+def errors_of_layers(body, layers, train, test, flags):
+    """Return the error of a probe per layer, which learns on blocks train (N, T) and is measured on
+    test (n, T)."""
+    T = test.size(1)
+    truth = torch.arange(T).repeat(len(test))
+    states = states_of_tokens(body, train, layers)
+    test_states = states_of_tokens(body, test, layers)
+    probes = [fit(of_layer, T, flags) for of_layer in states]
+    errors = []
+    for network, of_layer in zip(probes, test_states):
+        errors.append(mean_distance(median(network, of_layer), truth))
+    return errors
+
+
 @torch.no_grad()
 def states_of_tokens(body, idx, layers):
     """Return the states (len(layers), N * T, C) of the tokens of idx (N, T)."""
-    device, found = batching.device_of(body), []
+    parts = []
     for rows in idx.split(64):
-        _, states = body(rows.to(device), need_states=True)
-        found.append(torch.stack([states[layer].flatten(0, 1) for layer in layers]))
-    return torch.cat(found, dim=1)
+        states = read_states(body, rows.to(batching.device_of(body)))
+        chosen = [states[layer].flatten(0, 1) for layer in layers]  # of each layer (64 * T, C)
+        parts.append(torch.stack(chosen))
+    return torch.cat(parts, dim=1)
 
 
 def fit(states, T, flags):
     """Return a function from states (N, C) to logits (N, T), trained on states of blocks of T."""
-    (N, C), device = states.shape, states.device
+    N, C = states.shape
+    device = states.device
     positions = torch.arange(T, device=device).repeat(N // T)
     torch.manual_seed(flags.seed)
-    layers = nn.Linear(C, 2 * C, bias=False), nn.Linear(2 * C, T, bias=False)
-    for layer in layers:
-        nn.init.xavier_uniform_(layer.weight)
-    network = nn.Sequential(layers[0], nn.ReLU(), layers[1]).to(device)
+    first = nn.Linear(C, 2 * C, bias=False)
+    second = nn.Linear(2 * C, T, bias=False)
+    nn.init.xavier_uniform_(first.weight)
+    nn.init.xavier_uniform_(second.weight)
+    network = nn.Sequential(first, nn.ReLU(), second).to(device)
     scale = max(states.pow(2).mean().sqrt().item(), 1e-8)  # layers differ by orders of magnitude
     optimizer = torch.optim.Adam(network.parameters(), lr=flags.lr)
     for step in range(flags.steps):
         gen = batching.generator("probe batch", flags.seed, step)
-        which = torch.randint(N, (flags.batch_size,), generator=gen).to(device)
-        optimizer.param_groups[0]["lr"] = learning_rate(step, flags.steps, flags.lr, 0, 1.0)
-        loss = F.cross_entropy(network(states[which] / scale), positions[which])
+        rows = torch.randint(N, (flags.batch_size,), generator=gen).to(device)
+        lr = learning_rate(step, flags.steps, flags.lr, warmup=0, decay=1.0)
+        optimizer.param_groups[0]["lr"] = lr
+        loss = F.cross_entropy(network(states[rows] / scale), positions[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -161,9 +187,10 @@ def fit(states, T, flags):
 
 
 @torch.no_grad()
-def median(probe, states):
+def median(network, states):
     """Return the median positions (N,) of a probe's distributions on states (N, C)."""
-    return (probe(states).softmax(-1).cumsum(-1) < 0.5).sum(-1).cpu()
+    probabilities = network(states).softmax(-1)  # (N, T)
+    return (probabilities.cumsum(-1) < 0.5).sum(-1).cpu()
 
 
 def mean_distance(positions, truth):
@@ -174,25 +201,86 @@ def mean_distance(positions, truth):
 @torch.no_grad()
 def order_test(run, lines, flags):
     """Return {"kept": values of k, "shuffled": loss in nats of the last token for each}."""
-    model, T = members_of(run.model)[0], run.model.body.config.block_size  # of an ensemble, one
+    model = members_of(run.model)[0]  # of an ensemble, one
+    T = run.model.body.config.block_size
     gen = batching.generator("order", flags.seed)
     x, y = blocks_of(run, lines, flags.order_blocks, gen)  # (N, T)
     order = torch.rand(x.shape, generator=gen)
     if run.config["flags"]["anchor"]:
         order[:, 0] = -1  # shuffled tokens stay behind the anchor
-    last = torch.cat([torch.full_like(y[:, 1:], -100), y[:, -1:]], dim=1)
-    kept, shuffled = [k for k in KEPT_IN_ORDER if k < T] + [T], []
+    last = torch.full_like(y, -100)
+    last[:, -1] = y[:, -1]
+    kept = [k for k in KEPT_IN_ORDER if k < T] + [T]
+    means = []
     for k in kept:
-        parts = zip(shuffle_all_but_last(x, order, k).split(64), last.split(64))
-        losses = torch.cat([model.losses(a.to(run.device), b).cpu() for a, b in parts])
-        shuffled.append(losses.mean().item())
-    return {"kept": kept, "shuffled": shuffled}
+        shuffled = shuffle_all_but_last(x, order, k)
+        losses = []
+        for inputs, targets in zip(shuffled.split(64), last.split(64)):
+            losses.append(model.losses(inputs.to(run.device), targets).cpu())
+        means.append(torch.cat(losses).mean().item())
+    return {"kept": kept, "shuffled": means}
 
 
 def shuffle_all_but_last(x, order, k):
     """Return x (N, T) with the first T - k tokens of each row sorted by `order` (N, T)."""
     n = x.size(1) - k
-    return torch.cat([x[:, :n].gather(1, order[:, :n].argsort(1)), x[:, n:]], dim=1)
+    shuffled = x[:, :n].gather(1, order[:, :n].argsort(1))
+    return torch.cat([shuffled, x[:, n:]], dim=1)
+
+
+# ----------------------------------------------------------------------------- 2. Tables and figure
+def write_errors(stem, results):
+    """Write and print the table of the probes' errors by layer."""
+    layers = set()
+    for runs in results.values():
+        layers.update(runs[0]["layers"])
+    layers = sorted(layers)
+    rows = []
+    for label, runs in results.items():
+        for weights in runs[0]["probe"]:
+            errors = zip(*(run["probe"][weights] for run in runs))  # per layer, then seed
+            cells = {}
+            for layer, of_seeds in zip(runs[0]["layers"], errors):
+                cells[layer] = tables.spread(of_seeds, 2)
+            row = [label, weights, *(cells.get(layer, "–") for layer in layers)]
+            rows.append([*row, f"{runs[0]['nothing']:.2f}"])
+    headings = [f"layer {layer}" for layer in layers]
+    if 0 in layers:
+        headings[0] = "embeddings"
+    header = ["positions", "weights", *headings, "always the middle"]
+    caption = "Mean distance in tokens from the probe's median position on test text, ± over seeds."
+    print(tables.write(stem, header, rows, caption, left=2))
+
+
+def write_order(stem, results):
+    """Write and print the table of the order test."""
+    kept = max((runs[0]["order"]["kept"] for runs in results.values()), key=len)
+    rows = []
+    for label, runs in results.items():
+        losses = zip(*(run["order"]["shuffled"] for run in runs))  # per k, then seed
+        cells = [tables.spread(of_seeds, 2) for of_seeds in losses]
+        missing = ["–"] * (len(kept) - len(cells))  # of shorter blocks; the last k is all
+        rows.append([label, *cells[:-1], *missing, cells[-1]])
+    header = ["positions", *(f"last {k}" for k in kept[:-1]), "all"]
+    caption = "Loss in nats of the last token when only the last k keep their order."
+    print(tables.write(stem, header, rows, caption))
+
+
+def draw(path, results):
+    """Draw the probes' errors over the layers, with the same scale for all rows."""
+    panels = []
+    for label, runs in results.items():
+        lines = {}
+        for weights in runs[0]["probe"]:
+            errors = [run["probe"][weights] for run in runs]  # per seed, then layer
+            lines[weights] = (runs[0]["layers"], errors)
+        dashed = {"always the middle": runs[0]["nothing"]}
+        panels.append(figures.Panel(label, "distance in tokens", lines, dashed))
+    figure = figures.curves(panels, "layer")
+    highest = max(axis.get_ylim()[1] for axis in figure.axes)
+    for axis in figure.axes:
+        axis.set_ylim(0, highest)
+    figures.save(figure, path)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ import pytest
 from helpers import call, fails, succeed
 from scipy import stats
 
-from compare import Row, compare_answers, compare_seeds, group, hits_or_nats, read
 from data.files import UserError, write_json
 from lab import figures, tables
 from lab.predictions import FILE, write_predictions
+from lab.rows import Row, group_runs, read_finished_run
+from lab.significance import compare_answers, compare_seeds, sums_and_counts
 
 FLAGS = dict(data="toy", tokenizer="word", pos="learned", norm_first=True, dropout=0.0, out="")
 FLAGS |= dict(block_size=32, device="auto", threads=0, eval_block="", encoder="", valid=0.0)
@@ -103,7 +104,7 @@ def test_test_sets_have_any_name_and_a_folder_counts_once(make):
 
 
 def rows_of(*names, labels=""):
-    return group([read(name) for name in names], labels)
+    return group_runs([read_finished_run(name) for name in names], labels)
 
 
 def labels_of(*names, **more):
@@ -159,9 +160,9 @@ def test_seeds_are_paired(make):
     rows = rows_of(*(f"{name}-{seed}" for name in pairs for seed in (0, 2, 1)), labels="a,b")
     (test,) = compare_seeds(rows, ["perplexity/ada", "perplexity/bruno"])
     differences = [math.log(a / b) / 2 for a, b in zip(*pairs.values())]
-    assert test[:4] == ["paired t", "a", "b", "0, 1, 2"]
-    assert test[4] == "-0.7 ± 0.2%"  # half of -1.0, -1.5 and -2.0%, as logs
-    assert test[5] == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+    assert (test.test, test.first, test.second, test.seeds) == ("paired t", "a", "b", "0, 1, 2")
+    assert test.difference == "-0.7 ± 0.2%"  # half of -1.0, -1.5 and -2.0%, as logs
+    assert test.p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
     make("c-0", pos="rope"), make("c-1", pos="rope", seed=1)  # 20.0 with every seed
     assert compare_seeds(rows_of("c-0", "c-1", "a-0"), ["perplexity/bruno"]) == []  # one seed each
     make("d-0", pos="nope"), make("d-1", pos="nope", seed=1)
@@ -179,8 +180,8 @@ def test_baselines_are_constants(make):
     p = 2 * stats.t.sf(3 / math.sqrt(13 / 3), 2)
     found = "| one-sample t | a     | naive Bayes | 0, 1, 2 | +3.0 ± 3.6 points    | {:.3f} |"
     assert found.format(p) in text and text.count("one-sample t") == 1
-    rows = rows_of("b0", "b1", "b2") + [Row("5-gram", [read("base")])]
-    assert [test[3] for test in compare_seeds(rows, ["perplexity/ada"])] == ["0, 1, 2"]
+    rows = rows_of("b0", "b1", "b2") + [Row("5-gram", [read_finished_run("base")])]
+    assert [test.seeds for test in compare_seeds(rows, ["perplexity/ada"])] == ["0, 1, 2"]
     rows[1].runs[0].result["vocab_size"] = 98
     assert compare_seeds(rows, ["perplexity/ada"]) == []
 
@@ -199,7 +200,7 @@ def test_runs_of_one_seed_have_no_verdict(make):
     assert "| McNemar | ALiBi | NoPE        | 0     | 10 to 0 rows         | 0.002 |" in text
     assert "| McNemar | ALiBi | naive Bayes | 0     | 4 to 0 rows          | 0.125 |" in text
     rows = rows_of(*names[:2])
-    assert compare_answers(rows)[0][5] == pytest.approx(2 / 2**10)
+    assert compare_answers(rows)[0].p == pytest.approx(2 / 2**10)
     answers("nope", 0, 0, 0)  # other rows
     assert compare_answers(rows) == []
     compared(*names[:2])
@@ -230,7 +231,7 @@ def test_longer_blocks_have_a_table_and_a_test(make):
 
 def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     special = r"a\_b \& 5\% \$x\textasciicircum{}2 \#\{\textbackslash{}\} $<$ $\pm$"
-    assert tables.escaped("a_b & 5% $x^2 #{\\} < ±") == special
+    assert tables.escape("a_b & 5% $x^2 #{\\} < ±") == special
     better = make("b_0", "mlm", pos="alibi", result={"perplexity/valid": 7.0})
     succeed(call("compare", make("a_0", "mlm"), better))
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
@@ -238,8 +239,8 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     assert rows[0] == r"row & seeds & perplexity valid & accuracy (\%) valid & parameters \\"
     assert rows[2] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
     assert r"\toprule" in lines and lines.count(r"\midrule") == 1
-    assert tables.escaped("[1] **[a]**") == r"{[}1] \textbf{[a]}"  # \midrule [1] would take it
-    markdown = tables.markdown(["a", "b"], [["x|y", "1"], None, ["z", "22"]])
+    assert tables.escape("[1] **[a]**") == r"{[}1] \textbf{[a]}"  # \midrule [1] would take it
+    markdown = tables.to_markdown(["a", "b"], [["x|y", "1"], None, ["z", "22"]])
     assert markdown == "| a    |   b |\n| ---  | --: |\n| x\\|y |   1 |\n| z    |  22 |\n"
 
 
@@ -272,12 +273,12 @@ def test_intervals_over_test_rows_and_sentences(make, finished):
     expected = stats.binom.ppf((0.025, 0.975), 18, 12 / 18) / 18 * 100
     assert list(map(float, found)) == pytest.approx(list(expected), abs=100 / 18 + 0.1)
     assert cells[3][2] == "–"
-    run = read(finished("train_lm", "--eval-stride", "5"))
+    run = read_finished_run(finished("train_lm", "--eval-stride", "5"))
     for name in ("perplexity/one", "perplexity/two"):
-        nats, counts = hits_or_nats(run, name)
+        nats, counts = sums_and_counts(run, name)
         assert len(nats) > 10 and math.exp(nats.sum() / counts.sum()) == pytest.approx(
             run.result[name], rel=1e-5
         )
     run.result["perplexity/one"] *= 1.1  # of other code
     with pytest.raises(UserError, match="another perplexity"):
-        hits_or_nats(run, "perplexity/one")
+        sums_and_counts(run, "perplexity/one")

@@ -10,7 +10,8 @@ import pytest
 from helpers import ROOT
 
 from lab import figures
-from lab.evaluation import confusion
+from lab.classification import draw_confusion
+from lab.figures import Panel
 from model import POSITIONS
 
 
@@ -18,10 +19,10 @@ from model import POSITIONS
 def test_no_display_backend_is_loaded(tmp_path):
     code = """
 import sys
-from lab.evaluation import confusion
-from lab.figures import curves, save
-save(curves([("t", "y", {"a": ([1, 2], [3, 4])}, {}, True)], "step"), sys.argv[1] + "/a.png")
-save(confusion([[1, 2], [3, 4]], ["a", "b"], "t"), sys.argv[1] + "/b.pdf")
+from lab.classification import draw_confusion
+from lab.figures import Panel, curves, save
+save(curves([Panel("t", "y", {"a": ([1, 2], [3, 4])}, log=True)], "step"), sys.argv[1] + "/a.png")
+save(draw_confusion([[1, 2], [3, 4]], ["a", "b"], "t"), sys.argv[1] + "/b.pdf")
 displays = ("matplotlib.pyplot", "matplotlib_inline", "matplotlib.backends.backend_tk")
 assert not [name for name in sys.modules if name.startswith(displays)]
 """
@@ -34,9 +35,11 @@ assert not [name for name in sys.modules if name.startswith(displays)]
 def test_drawing_changes_no_setting_and_names_with_dollars_stay_text(tmp_path, monkeypatch):
     monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)  # as a user may have set
     before, name = dict(matplotlib.rcParams), r"lm-$\frac$-0"  # no formula that could be drawn
-    figure = figures.curves([(name, "y", {name: ([1, 2], [3, 4])}, {"$\\a$": 1}, True)], "step")
-    figures.save(confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
-    (legend,) = figures.curves([("", "", {"_a": ([1], [2])}, {"_b": 1}, True)], "step").legends
+    panel = Panel(name, "y", {name: ([1, 2], [3, 4])}, {"$\\a$": 1}, log=True)
+    figure = figures.curves([panel], "step")
+    figures.save(draw_confusion([[1, 2], [3, 4]], [name, "b"], name), tmp_path / "confusion.png")
+    panel = Panel("", "", {"_a": ([1], [2])}, {"_b": 1}, log=True)
+    (legend,) = figures.curves([panel], "step").legends
     assert [text.get_text().strip() for text in legend.get_texts()] == ["_a", "_b"]
     assert figure._repr_png_().startswith(b"\x89PNG")  # in a notebook
     assert dict(matplotlib.rcParams) == before
@@ -55,18 +58,19 @@ def test_encodings_have_the_color_of_their_class_in_any_order(monkeypatch):
 
 def test_the_band_is_one_sample_deviation_around_the_mean():
     _, axis = figures.new_figure()
-    figures.over_seeds(axis, [1, 2], [[1.0, 4.0], [3.0, 4.0]], color="k")
+    figures.plot_mean(axis, [1, 2], [[1.0, 4.0], [3.0, 4.0]], color="k")
     assert list(axis.lines[0].get_ydata()) == [2, 4]
     band = axis.collections[0].get_paths()[0].vertices
     assert sorted({round(y, 6) for x, y in band if x == 1}) == pytest.approx([0.585786, 3.414214])
     assert {y for x, y in band if x == 2} == {4}
-    figures.over_seeds(axis, [1], [[5.0]])
+    figures.plot_mean(axis, [1], [[5.0]])
     assert list(axis.lines[1].get_ydata()) == [5] and len(axis.collections) == 1
 
 
 def test_an_untrained_model_does_not_flatten_a_log_axis():
     lines, best = {"train": ([0, 50, 100], [540, 6, 5])}, {figures.BEST + "train": 3}
-    log, plain = figures.curves([("", "y", lines, best, log) for log in (True, False)], "step").axes
+    panels = [Panel("", "y", lines, best, log) for log in (True, False)]
+    log, plain = figures.curves(panels, "step").axes
     assert list(log.lines[0].get_xdata()) == [50, 100] and log.get_ylim()[1] < 50
     assert log.get_xlabel() == "step (step 0 not shown)" and plain.get_xlabel() == "step"
     assert list(plain.lines[0].get_xdata()) == [0, 50, 100]
@@ -75,7 +79,8 @@ def test_an_untrained_model_does_not_flatten_a_log_axis():
 
 @pytest.mark.parametrize("low, high", [(4.1, 12.3), (2.3, 65), (100, 7e3), (310, 330), (1, 3e9)])
 def test_log_axes_have_a_few_plain_numbers(low, high):
-    (axis,) = figures.curves([("", "y", {"a": ([0, 1], [low, high])}, {}, True)], "step").axes
+    panel = Panel("", "y", {"a": ([0, 1], [low, high])}, log=True)
+    (axis,) = figures.curves([panel], "step").axes
     bottom, top = axis.get_ylim()
     ticks = [tick for tick in axis.get_yticks() if bottom <= tick <= top]
     texts = [axis.yaxis.get_major_formatter()(tick, 0) for tick in ticks]
@@ -84,7 +89,7 @@ def test_log_axes_have_a_few_plain_numbers(low, high):
 
 
 def test_a_confusion_matrix_counts_the_right_rows_and_fits_on_a_page():
-    few, many = (confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
+    few, many = (draw_confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
     assert few.axes[0].get_title() == "t\n81 test rows: 33.3% correct"
     assert [text.get_text() for text in few.axes[0].texts] == ["9"] * 9

@@ -5,7 +5,7 @@ import csv
 import pytest
 import torch
 
-from data.labelled import read_rows
+from data.tables import read_rows
 from lab.predictions import Predictions, read_predictions, write_predictions
 
 FILE = "predictions.tsv"

@@ -19,13 +19,19 @@ def test_batches_have_the_announced_targets():
 
 
 @pytest.mark.parametrize(
-    "name, task", [("plain_gpt", "causal"), ("hugging_face", "causal"), ("hugging_face", "masked")]
+    "name, task",
+    [
+        ("build_plain_gpt", "causal"),
+        ("build_hugging_face", "causal"),
+        ("build_hugging_face", "masked"),
+    ],
 )
 def test_rivals_have_the_same_size_and_starting_loss_and_no_dropout(name, task):
-    if name == "hugging_face":
+    if name == "build_hugging_face":
         pytest.importorskip("transformers")
-    theirs, loss_of = getattr(bench, name)(SIZE, task)
-    sizes = [sum(p.numel() for p in m.parameters()) for m in (bench.poslab(SIZE, task)[0], theirs)]
+    theirs, loss_of = getattr(bench, name)(SIZE, task, "cpu")
+    ours, _ = bench.build_poslab(SIZE, task, "cpu")
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.12)
     batch = bench.make_batches(SIZE, task)[0]
     loss = loss_of(*batch)
@@ -36,7 +42,7 @@ def test_rivals_have_the_same_size_and_starting_loss_and_no_dropout(name, task):
 
 
 def test_the_plain_gpt_is_causal():
-    _, loss_of = bench.plain_gpt(SIZE, "causal")
+    _, loss_of = bench.build_plain_gpt(SIZE, "causal", "cpu")
     idx, targets = bench.make_batches(SIZE, "causal")[0]
     targets[:, 4:] = -100
     before = loss_of(idx, targets).item()

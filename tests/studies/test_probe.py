@@ -8,8 +8,10 @@ import torch
 from helpers import call, fails, succeed
 
 import data
-from data.corpus import hold_out
-from model import Config, Decoder, Encoder, LanguageModel
+from data.leaks import hold_out
+from model import Decoder, Encoder
+from nets.build import Options, build_body, build_lm
+from nets.classifier import read_states
 from studies import probe
 
 FLAGS = SimpleNamespace(steps=250, batch_size=256, lr=5e-3, seed=0)
@@ -18,7 +20,8 @@ TINY = ("--steps", 20, "--blocks", 20, "--order-blocks", 20)
 
 def body(pos, kind=Decoder, init_std=0.05):
     shape = dict(vocab_size=30, block_size=12, n_layer=2, n_head=2, n_embd=32)
-    model = LanguageModel(kind(Config(**shape, pos=pos, init_std=init_std))).body
+    options = Options(**shape, pos=pos, init_std=init_std)
+    model = build_lm(build_body(options, causal=kind.causal)).body
     return model.eval().requires_grad_(False)
 
 
@@ -62,8 +65,9 @@ def test_the_median_of_known_distributions():
 
 
 def test_states_are_those_of_the_tokens_in_order():
-    model, idx = body("alibi"), text(70)
-    _, states = model(idx, need_states=True)
+    model = body("alibi")
+    idx = text(70)
+    states = read_states(model, idx)
     found = probe.states_of_tokens(model, idx, [0, 2])
     torch.testing.assert_close(found, torch.stack([states[0], states[2]]).flatten(1, 2))
 
@@ -97,6 +101,16 @@ def test_probes_learn_from_no_line_that_is_held_out_or_tested(finished, corpus, 
     probe.measure(run, probe.Flags([], steps=2, blocks=8), torch.device("cpu"))
     (learned, judged), (kept, held) = given, hold_out(data.load(corpus).lines, 0.2)
     assert held and set(kept) & set(judged) and set(learned) == set(kept) - set(judged)
+
+
+@pytest.mark.parametrize("options", ["--pos pope", "--nope-every 1 --log-scale"])
+def test_the_untrained_body_has_the_options_of_the_run(options, finished, tmp_path):
+    run = finished("train_lm", *options.split(), "--keep", "0")
+    flags = dict(kept=0, layers=1, out=tmp_path / "probe")
+    succeed(call("studies.probe", run, *TINY, **flags))
+    result = json.loads((tmp_path / "probe" / "result.json").read_text("utf-8"))
+    ((measured,),) = result["runs"].values()
+    assert measured["probe"]["step 0"] == measured["probe"]["untrained"]
 
 
 def test_chosen_layers_and_kept_steps(finished, tmp_path):

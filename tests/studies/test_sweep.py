@@ -14,12 +14,12 @@ from helpers import TINY
 
 from data.files import UserError
 from studies import sweep
-from studies.sweep import SweepFlags, options, run_all
+from studies.sweep import Job, SweepFlags, options, run_all
 
 
 def jobs(corpus, *names, **more):
     words = [*TINY, *options(data=corpus, threads=1, **more)]
-    return [[(name, "train_lm", words) for name in names]]
+    return [[Job(name, "train_lm", words) for name in names]]
 
 
 def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path, capsys):
@@ -79,7 +79,8 @@ def test_runs_that_cannot_be_compared_are_still_in_the_table(corpus, tmp_path, j
 def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
     """The other job, which would take minutes, saves a checkpoint, and no further one starts."""
     stage = jobs(corpus, "long", steps=10**6)[0]
-    stage += [("bad", "train_lm", ["--data", "nowhere", "--pos", "nope"]), *jobs(corpus, "next")[0]]
+    bad = Job("bad", "train_lm", ["--data", "nowhere", "--pos", "nope"])
+    stage += [bad, *jobs(corpus, "next")[0]]
     with pytest.raises(UserError, match="nowhere.*command: python -m train_lm --data nowhere"):
         run_all(tmp_path, [stage], SweepFlags(jobs=2))
     assert not (tmp_path / "next").exists()
@@ -118,7 +119,7 @@ def test_a_look_is_repeated_after_its_runs(finished, tmp_path, jobs_here):
     started, run = jobs_here({}), finished("train_lm")
 
     def look(*words):
-        run_all(tmp_path, [[("look", "compare", [run, *words])]], SweepFlags(jobs=1))
+        run_all(tmp_path, [[Job("look", "compare", [run, *words])]], SweepFlags(jobs=1))
         return len(started)
 
     assert look() == 1 and look() == 1

@@ -1,0 +1,173 @@
+"""Finished runs, and rows of them: the runs of a row differ only in the seed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data import name_of
+from lab.flags import MAY_CHANGE, require
+from lab.load import read_config, read_result
+from model import POSITIONS
+
+IN_PERCENT = ("accuracy", "macro_f1", "exact")  # numbers that are shown in percent
+LONGEST_LABEL = 60  # letters; rows with longer ones are named by their folders
+
+
+@dataclass
+class FinishedRun:
+    """A run with a result.json. Its numbers also have joint@LENGTH, see `joint_perplexities`."""
+
+    folder: Path
+    config: dict  # config.json
+    settings: dict  # the flags that make a row, see `settings_and_seed`
+    seed: str  # "" for a baseline, which has none
+    result: dict  # the numbers of result.json
+
+
+@dataclass
+class Row:
+    """Runs that differ only in the seed, or a single baseline."""
+
+    label: str
+    runs: list  # of FinishedRun
+
+    def values(self, name):
+        """Return a number of each run, in percent if it is shown so; [] unless all have it."""
+        numbers = [run.result.get(name) for run in self.runs]
+        if None in numbers:
+            return []
+        return [shown_factor(name) * number for number in numbers]
+
+
+def shown_factor(name):
+    """Return 100 for a number that is shown in percent, else 1."""
+    return 100 if name.startswith(IN_PERCENT) else 1
+
+
+def read_finished_run(folder):
+    """Return the FinishedRun of a folder. Raises UserError if the run has not ended."""
+    config = read_config(folder)
+    settings, seed = settings_and_seed(config)
+    result = {}
+    for name, value in read_result(folder).items():
+        if isinstance(value, int | float):
+            result[name] = value
+    result |= joint_perplexities(result, config["flags"].get("block_size"))
+    return FinishedRun(Path(folder).expanduser(), config, settings, seed, result)
+
+
+def joint_perplexities(result, block_size):
+    """Return {"joint@LENGTH": perplexity of all test sets together, in blocks of this length}.
+
+    It is the exponential of the mean loss, in which a test set counts by its tokens. Baselines,
+    whose block_size is None, have none.
+    """
+    sizes = {}  # test set: its tokens
+    for name, value in result.items():
+        test = name.removeprefix("tokens/")
+        if test != name and test not in ("train", "valid"):
+            sizes[test] = value
+    if not sizes or not block_size:
+        return {}
+    joint = {}
+    for length in sorted({name.partition("@")[2] for name in result}):
+        ending = f"@{length}" if length else ""  # without: in blocks as long as in training
+        perplexities = [result.get(f"perplexity/{test}{ending}") for test in sizes]
+        if None not in perplexities:
+            nats = np.average(np.log(perplexities), weights=list(sizes.values()))
+            joint[f"joint@{length or block_size}"] = np.exp(nats)
+    return joint
+
+
+def settings_and_seed(config):
+    """Return the settings that make a row, and the seed as text, "" for a baseline.
+
+    The settings are the flags, but not those that only say where and how a run computes. Those of
+    an --encoder or --init-from are added; its seed, if it is another one, belongs to the seed.
+    """
+    flags = config["flags"]
+    ignored = {*MAY_CHANGE, "seed", "eval_block"}
+    settings = {name: value for name, value in flags.items() if name not in ignored}
+    settings["data"] = name_of(flags["data"])
+    seed = str(flags.get("seed", ""))
+    for flag in ("encoder", "init_from"):
+        folder = flags.get(flag)
+        if not folder or not Path(folder, "config.json").expanduser().exists():
+            continue
+        source_settings, source_seed = settings_and_seed(read_config(folder))
+        for name, value in source_settings.items():
+            if name != "pos":  # the run's own flag has the same value
+                settings[f"{flag}-{name}"] = value
+        settings[flag] = "random" if settings.pop("untrained", False) else "pretrained"
+        if source_seed != seed:
+            seed += f" ({flag} {source_seed})"
+    return settings, seed
+
+
+def group_runs(runs, labels=""):
+    """Return a Row for all runs of the same settings, code and data. Raises UserError if the number
+    of labels, as in --labels, is wrong.
+
+    A seed that a row already has makes another row. Without labels, `name_rows` names the rows.
+    """
+    groups = {}  # what makes a row, as text: its runs
+    for run in runs:
+        data_hash = run.config.get("data_hash")
+        if run.settings.get("encoder"):
+            data_hash = ""  # it contains the hash of the encoder, which differs between seeds
+        key = str([run.settings, run.result.get("parameters"), run.config.get("code"), data_hash])
+        while run.seed in [other.seed for other in groups.get(key, [])]:
+            key += "+"
+        groups.setdefault(key, []).append(run)
+    for group in groups.values():
+        group.sort(key=lambda run: int(run.seed.split()[0]))  # "10", "1 (encoder 0)"
+
+    names = name_rows([group[0] for group in groups.values()])
+    chosen = names
+    if labels:
+        chosen = [label.strip() for label in labels.split(",")]
+    fits = len(set(chosen)) == len(chosen) == len(groups)
+    require(fits, f"--labels {labels}: expected a name for each of: {'; '.join(names)}")
+    return [Row(label, group) for label, group in zip(chosen, groups.values())]
+
+
+def name_rows(runs):
+    """Return a name for each row, given its first run: the settings that differ, if these are not
+    enough also the number of parameters and the revision of the code, or else the folder."""
+    names = describe_differences([run.settings for run in runs])
+    if len(set(names)) < len(names):
+        facts = []
+        for run in runs:
+            code = dict(parameters=run.result["parameters"], revision=run.config["revision"])
+            facts.append(run.settings | code)
+        names = describe_differences(facts)
+    is_unique = len(set(names)) == len(names)
+    if is_unique and "" not in names and max(map(len, names)) <= LONGEST_LABEL:
+        return names
+    folders = [run.folder.resolve().name for run in runs]
+    short = [name.removesuffix(f"-{run.seed}") for name, run in zip(folders, runs)]
+    return short if len(set(short)) == len(short) else folders
+
+
+def describe_differences(settings):
+    """Return for each dictionary the entries that differ from another's: "ALiBi, window=8"."""
+    values = {}  # name: all its values
+    for entries in settings:
+        for name, value in entries.items():
+            values.setdefault(name, set()).add(str(value))
+    differing = [name for name in values if len(values[name]) > 1]
+    descriptions = []
+    for entries in settings:
+        words = [spell_setting(name, entries[name]) for name in differing if name in entries]
+        descriptions.append(", ".join(words))
+    return descriptions
+
+
+def spell_setting(name, value):
+    """Return a setting as a label: "window=8", for a position encoding its name in figures."""
+    if name == "pos" and value in POSITIONS:
+        return POSITIONS[value].label
+    if value == "":
+        value = "none"
+    return f"{name.replace('_', '-')}={value}"
