@@ -6,6 +6,7 @@
 Each file is judged as a copy, in a process of its own, which is no sandbox: see docs/course.md.
 """
 
+import contextlib
 import csv
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.cases import EXERCISES, chosen
+from course.exercises import EXERCISES, choose_exercises
 from course.judge import judge
 from data.files import printable, write_json
 from lab.flags import main, require
@@ -31,42 +32,109 @@ class Flags:
 
 
 def grade(flags):
-    names, root = chosen(flags.exercises.split(",")), flags.submissions
+    names = choose_exercises(flags.exercises.split(","))
+    root = flags.submissions
     require(root.is_dir(), f"{root}: no such folder; give the folder of submissions")
     require(flags.out or flags.gradescope, "nothing to write; give --out or --gradescope")
-    entries = sorted(path for path in root.iterdir() if path.name[0] not in "._")
-    folders = [root] if flags.gradescope else [path for path in entries if path.is_dir()]
-    require(folders, f"{root}: has no submissions; give each a folder of its own in it")
-    if loose := [path.name for path in entries if not (flags.gradescope or path.is_dir())]:
-        print(printable(f"note: not graded, since not in a folder: {', '.join(loose)}"))
-    rows = []
-    for folder in folders:
-        tests = [test(folder, name, flags) for name in names]
-        total = round(sum(test["score"] for test in tests), 3)  # three thirds are a point
-        print(f"{printable(folder.name):<30} {total:g} of {len(names)} points", flush=True)
-        said = "\n".join(f"{t['name']}: {line}" for t in tests for line in t["output"].split("\n"))
-        rows.append([folder.name, *(test["score"] for test in tests), total, said])
+    folders = [root]
+    if not flags.gradescope:
+        folders = find_submissions(root)
+    with open_table(flags.out, names) as write_row:
+        for folder in folders:
+            tests, total = grade_submission(folder, names, flags)
+            scores = [test["score"] for test in tests]
+            write_row([folder.name, *scores, total, feedback(tests)])
+            print(f"{printable(folder.name):<30} {total:g} of {len(names)} points", flush=True)
     if flags.gradescope:
         write_json(Path(flags.gradescope).expanduser(), {"score": total, "tests": tests})
-    if flags.out:
-        with open(Path(flags.out).expanduser(), "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["submission", *names, "total", "feedback"], *rows])
 
 
-def test(folder, name, flags):
+def find_submissions(root):
+    """Return the folders of submissions. Raises UserError if there is none."""
+    folders = []
+    files = []
+    for path in sorted(root.iterdir()):
+        if path.name[0] in "._":
+            continue
+        if path.is_dir():
+            folders.append(path)
+        else:
+            files.append(path.name)
+    require(folders, f"{root}: has no submissions; give each a folder of its own in it")
+    if files:
+        print(printable(f"note: not graded, since not in a folder: {', '.join(files)}"))
+    return folders
+
+
+@contextlib.contextmanager
+def open_table(path, names):
+    """Give a function that writes a row at once, so that none is lost if a later one fails."""
+    if not path:
+        yield lambda row: None
+        return
+    with open(Path(path).expanduser(), "w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+
+        def write_row(row):
+            writer.writerow(row)
+            file.flush()
+
+        write_row(["submission", *names, "total", "feedback"])
+        yield write_row
+
+
+def grade_submission(folder, names, flags):
+    """Return Gradescope's {name, score, max_score, output} of each exercise, and the points."""
+    tests = [grade_exercise(folder, name, flags) for name in names]
+    total = sum(test["score"] for test in tests)
+    return tests, round(total, 3)  # three thirds are a point
+
+
+def grade_exercise(folder, name, flags):
     """Judge a copy of a submitted file; return Gradescope's {name, score, max_score, output}."""
-    file = EXERCISES[name].name
-    result = {"name": name, "score": 0, "max_score": 1, "output": f"{file} was not handed in"}
-    paths = sorted(folder.rglob(file), key=lambda path: len(path.parts))  # the outermost first
-    if paths:
-        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
-            shutil.copyfile(paths[0], Path(room, file))
-            found = judge({name: file}, flags.seed, flags.seconds, room)[name]
-        left = {f: said.message for f, said in found.items() if said.status != "done"}
-        lines = [printable(said or f"{f}: not begun", 500) for f, said in left.items()]
-        result["score"] = round(1 - len(left) / len(found), 4)
-        result["output"] = "\n".join(dict.fromkeys(lines)) or "done"
+    result = {"name": name, "score": 0, "max_score": 1}
+    try:
+        verdicts = judge_copy(folder, name, flags)
+    except Exception as error:  # whatever it is, it costs no other exercise its points
+        result["output"] = printable(f"not graded: {type(error).__name__}: {error}", 500)
+        print(printable(f"note: {folder.name}: {name} {result['output']}"), flush=True)
+        return result
+    if not verdicts:
+        result["output"] = f"{EXERCISES[name].name} was not handed in"
+        return result
+    lines = []
+    n_done = 0
+    for function, verdict in verdicts.items():
+        if verdict.status == "done":
+            n_done += 1
+            continue
+        line = printable(verdict.message or f"{function}: not begun", 500)
+        if line not in lines:
+            lines.append(line)
+    result["score"] = round(n_done / len(verdicts), 4)
+    result["output"] = "\n".join(lines) or "done"
     return result
+
+
+def judge_copy(folder, name, flags):
+    """Return {function: Verdict} of a copy of a submitted file; None if there is no such file."""
+    file = EXERCISES[name].name
+    paths = [path for path in folder.rglob(file) if path.is_file()]
+    if not paths:
+        return None
+    outermost = min(paths, key=lambda path: (len(path.parts), path))
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
+        shutil.copyfile(outermost, Path(room, file))
+        return judge({name: file}, flags.seed, flags.seconds, room)[name]
+
+
+def feedback(tests):
+    """Return a line for each exercise, or for each function that fails."""
+    lines = []
+    for test in tests:
+        for line in test["output"].split("\n"):
+            lines.append(f"{test['name']}: {line}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

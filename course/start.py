@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.cases import EXERCISES, chosen
+from course.exercises import EXERCISES, choose_exercises
 from lab.flags import main, require
 
 
@@ -21,23 +21,31 @@ class Flags:
 
 
 def start(flags):
-    names, folder = chosen(flags.exercises.split(",")), flags.folder.expanduser()
+    names = choose_exercises(flags.exercises.split(","))
+    folder = flags.folder.expanduser()
     require(not folder.is_file(), f"{folder}: is a file; give a folder for the answers")
     folder.mkdir(parents=True, exist_ok=True)
-    texts = {folder / EXERCISES[name].name: stub(name) for name in names}
-    texts[folder / "README.md"] = Path(__file__).with_name("handout.md").read_text("utf-8")
-    for path, text in texts.items():
-        print(f"  {path}{' is there and stays; to start over, rename it' * path.exists()}")
-        if not path.exists():
-            path.write_text(text, encoding="utf-8")
+    for name in names:
+        write_new(folder / EXERCISES[name].name, stub(name))
+    handout = Path(__file__).with_name("handout.md")
+    write_new(folder / "README.md", handout.read_text(encoding="utf-8"))
     print(f"Write the functions in these files, then: python -m course.check {folder}")
+
+
+def write_new(path, text):
+    """Write a file unless there is one, and print its path."""
+    if path.exists():
+        print(f"  {path} is there and stays; to start over, rename it")
+    else:
+        print(f"  {path}")
+        path.write_text(text, encoding="utf-8")
 
 
 def stub(name):
     """Return the text of an exercise without its solutions."""
     text = EXERCISES[name].read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
-    for node in reversed(ast.parse(text).body):
+    for node in reversed(ast.parse(text).body):  # the last first: line numbers above stay right
         if isinstance(node, ast.FunctionDef):
             first = node.body[1].lineno - 1  # body[0] is the docstring
             lines[first : node.end_lineno] = ["    raise NotImplementedError\n"]

@@ -22,11 +22,13 @@ def slopes(n_head: int) -> torch.Tensor:
 
 def causal_bias(n_head: int, T: int) -> torch.Tensor:
     """Return the causal bias (n_head, T, T)."""
-    m, distance = slopes(n_head)[:, None, None], torch.arange(T)[:, None] - torch.arange(T)
+    m = slopes(n_head)[:, None, None]
+    distance = torch.arange(T)[:, None] - torch.arange(T)  # i - j
     return (-m * distance).masked_fill(distance < 0, -torch.inf)
 
 
 def encoder_bias(n_head: int, T: int, offset: bool) -> torch.Tensor:
     """Return the bias (n_head, T, T) of an encoder, symmetric or with the offset."""
-    m, distance = slopes(n_head)[:, None, None], torch.arange(T)[:, None] - torch.arange(T)
+    m = slopes(n_head)[:, None, None]
+    distance = torch.arange(T)[:, None] - torch.arange(T)  # i - j
     return -m * (distance.abs() - 0.5 * offset * (distance < 0))

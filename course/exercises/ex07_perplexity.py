@@ -18,7 +18,9 @@ def next_words(ids: torch.Tensor, T: int) -> tuple[torch.Tensor, torch.Tensor]:
     """
     x, y = ids[:-1], ids[1:]
     rest = -len(y) % T
-    return F.pad(x, (0, rest), value=0).view(-1, T), F.pad(y, (0, rest), value=-100).view(-1, T)
+    inputs = F.pad(x, (0, rest), value=0)
+    targets = F.pad(y, (0, rest), value=-100)
+    return inputs.view(-1, T), targets.view(-1, T)
 
 
 def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

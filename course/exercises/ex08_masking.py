@@ -6,7 +6,8 @@ word, and 10% stay as they are. All chosen words are to be predicted.
 
 import torch
 
-MASK, N_SPECIAL = 2, 5  # ids below 5 are special tokens ([PAD], [UNK], [MASK], ...), not words
+MASK = 2  # the id of [MASK]
+N_SPECIAL = 5  # ids below 5 are special tokens ([PAD], [UNK], [MASK], ...), not words
 
 
 def mask_words(idx, vocab_size, rate, gen):

@@ -8,14 +8,17 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import nets.attention
 import pytest
 from helpers import TINY, call, fails, succeed
 
+import course.judge
 import model
-import nets.attention
 import train_mlm
-from course.cases import EXERCISES, solutions
-from course.judge import Task, judge, load
+from course.cases import CHECKS
+from course.exercises import EXERCISES, solutions
+from course.judge import expect, judge
+from course.observe import Answer, Observation, observe_answer, open_answer
 from course.start import stub
 from course.train import put_in
 from lab.load import read_metrics
@@ -35,20 +38,26 @@ def answers(tmp_path):
 def judge_here(monkeypatch):
     """Let the commands judge in this process, which saves them the start of another."""
 
-    def judge(files, seed=0, seconds=0, folder=""):
-        found = {}
-        for name, path in files.items():
-            module, verdict = load(path := Path(folder, path))
-            tasks = [task(name, function, seed) for function in solutions(name)]
-            found[name] = {t.name: verdict or t.judge(module, path) for t in tasks}
-        return found
+    def judge(paths, seed=0, seconds=0, folder=""):
+        verdicts = {}
+        for name, path in paths.items():
+            verdicts[name] = judge_file(name, Path(folder, path), seed)
+        return verdicts
 
     monkeypatch.setattr("course.judge.judge", judge)
 
 
-@functools.cache
-def task(name, function, seed=0):
-    return Task(solutions(name)[function], seed)
+def judge_file(name, path, seed=0):
+    """Return {function: Verdict} of an answer, judged in this process."""
+    file, failure = open_answer(path)
+    verdicts = {}
+    for function, solution in solutions(name).items():
+        observation = Observation({}, [], failure)
+        if file:
+            check = CHECKS[function]
+            observation = observe_answer(file, function, check, check.cases(seed))
+        verdicts[function] = expect(solution, seed).judge(observation)
+    return verdicts
 
 
 def answer(folder, name, function, body):
@@ -57,6 +66,12 @@ def answer(folder, name, function, body):
     before, after = path.read_text(encoding="utf-8").split(f"def {function}(")
     done = after.replace("raise NotImplementedError", body, 1)
     path.write_text(f"{before}def {function}({done}", encoding="utf-8")
+
+
+def unfinished(outcome):
+    """Return the outcome of a check that did not find all exercises done."""
+    assert outcome.code == 1, outcome
+    return outcome
 
 
 def test_start_writes_ten_files_that_are_not_begun(answers):
@@ -102,10 +117,12 @@ def test_check_names_the_mistake_and_shows_the_numbers(answers, judge_here):
     answer(answers, "sinusoids", "sinusoids", "return half(T)\n\n\ndef half(T):\n    return T / 0")
     answer(answers, "perplexity", "perplexity", "return sum(loss(*b) for b in batches).exp()")
     answer(answers, "clap", "embed", "return F.normalize(table[idx]) if idx is None else idx")
-    said = succeed(call("course.check", answers)).out
+    said = unfinished(call("course.check", answers)).out
     lines = [line for line in said.splitlines() if line[:3].strip().isdigit()]
     assert lines[0] == "  1 padding     pad not begun"
-    assert lines[1].endswith("attend returns 1 values, expected 2 (output, weights)")
+    assert lines[1].endswith(
+        "attend returns one value of type Tensor, expected 2 (output, weights)"
+    )
     assert lines[2] == "  3 heads       done"
     difference = "causal_bias: bias[0, 0, 1] is 0, expected -inf (40 of 50 numbers differ)"
     assert lines[4] == f"  5 alibi       {difference}"
@@ -121,9 +138,22 @@ def test_check_names_the_mistake_and_shows_the_numbers(answers, judge_here):
     assert f'File "{path}", line {n}, in half\n    return T / 0' in said
     assert "judge.py" not in said
     # Of a named exercise, the numbers
-    said = succeed(call("course.check", answers, "5", "heads")).out
+    said = unfinished(call("course.check", answers, "5", "heads")).out
     assert "causal_bias(2, 5)\n" in said and "expected\ntensor([[" in said
     assert "[#-] 1 of 2 done" in said
+
+
+def test_check_as_json(answers, judge_here):
+    answer(answers, "heads", "split_heads", SPLIT)
+    verdicts = json.loads(unfinished(call("course.check", answers, "heads", "1", json=True)).out)
+    padding, heads = verdicts["exercises"]
+    assert (padding["name"], padding["number"], padding["done"]) == ("padding", 1, False)
+    assert heads["file"] == str(answers / "ex03_heads.py") and not heads["done"]
+    assert heads["functions"]["split_heads"] == {"status": "done", "message": "", "detail": ""}
+    assert heads["functions"]["join_heads"]["status"] == "not begun"
+    answer(answers, "heads", "join_heads", JOIN)
+    done = json.loads(succeed(call("course.check", answers, "heads", json=True)).out)
+    assert [exercise["done"] for exercise in done["exercises"]] == [True]
 
 
 def test_check_refuses_other_folders_and_names(answers, tmp_path):
@@ -137,12 +167,15 @@ WRONG = [  # what pad does, and what is said of it
     ("return sequences[0].numpy(), 0", "returns idx as ndarray, expected a torch.Tensor"),
     ("return 1, torch.ones(2) * 1j", "returns mask as torch.complex64, expected a torch.Tensor"),
     ("return torch.eye(3).to_sparse(), 1", "idx has shape (3, 3), expected (3, 5)"),
-    ("return 1, 2, 3", "returns 3 values, expected 2 (idx, mask)"),
+    ("return 1, 2, 3", "returns a tuple of 3 values, expected 2 (idx, mask)"),
+    ("return sequences[:1]", "returns a list of 1 values, expected 2 (idx, mask)"),
+    ("return {0: 1, 1: 2}", "returns one value of type dict, expected 2 (idx, mask)"),
+    ("return (s for s in sequences)", "returns one value of type generator, expected 2"),
     ("return torch.zeros(3, 5), 1", "idx has dtype torch.float32, expected torch.int64"),
     ("sequences[0] += 1\n    return 1, 2", "changes its input sequences in place"),
     ("sequences.append(1)\n    return 1, 2", "changes its input sequences in place"),
     ("return sequences[9]", "pad: line 12: IndexError: list index out of range"),
-    ("return pad(sequences)", "RecursionError: maximum recursion depth"),
+    ("return pad(sequences)", "Does a function call itself without end?"),
     ("raise NotImplementedError('bool')", "pad: line 12: NotImplementedError: bool"),
     ("return (", "line 12: SyntaxError: '(' was never closed"),
     ("exit(3)", "line 12: SystemExit: 3"),
@@ -153,8 +186,7 @@ WRONG = [  # what pad does, and what is said of it
 def test_code_that_fails_gets_a_line(body, said, answers):
     answer(answers, "padding", "pad", body)
     path = answers / "ex01_padding.py"
-    module, verdict = load(path)
-    verdict = verdict or task("padding", "pad").judge(module, path)
+    verdict = judge_file("padding", path)["pad"]
     assert verdict.status in ("error", "difference") and said in verdict.message, verdict
     assert "\n" not in verdict.message
 
@@ -163,12 +195,25 @@ def test_files_without_the_function(answers):
     path = answers / "ex01_padding.py"
     head = "from dataclasses import dataclass\n@dataclass\nclass Head:\n    slope: float\n"
     path.write_text(f"{head}def padding(x):\n    return x\n", encoding="utf-8")
-    verdict = task("padding", "pad").judge(load(path)[0], path)
+    verdict = judge_file("padding", path)["pad"]
     assert verdict.message.endswith("ex01_padding.py has no function pad")
     path.write_text("import numpie\n", encoding="utf-8")
-    assert load(path)[1].message == "line 1: ModuleNotFoundError: No module named 'numpie'"
+    assert (
+        judge_file("padding", path)["pad"].message
+        == "line 1: ModuleNotFoundError: No module named 'numpie'"
+    )
     path.unlink()
-    assert "No such file" in load(path)[1].message
+    assert "No such file" in judge_file("padding", path)["pad"].message
+
+
+def test_a_file_knows_its_path(answers):
+    path = answers / "ex03_heads.py"
+    top = "from pathlib import Path\nFOLDER = Path(__file__).resolve().parent\n"
+    path.write_text(top + path.read_text("utf-8"), encoding="utf-8")
+    answer(answers, "heads", "join_heads", "return FOLDER.name")
+    said = judge_file("heads", path)
+    assert said["split_heads"].status == "not begun"
+    assert said["join_heads"].message.startswith("join_heads returns output as str")
 
 
 def test_a_check_that_does_not_work_says_so(answers, monkeypatch):
@@ -206,7 +251,7 @@ def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
         r"alibi: line \d+ in slopes: not finished after 2 seconds. .* never end\?", lines[1]
     )
     assert lines[2].startswith("alibi: ends Python (exit code 7)")
-    assert lines[3].endswith("No module named 'model'")
+    assert lines[3].endswith("No module named 'model' for answers, which cannot import poslab")
     assert rows[1]["feedback"].startswith("heads: ex03_heads.py was not handed in")
 
 
@@ -215,10 +260,37 @@ def test_check_goes_on_after_a_function_that_ends_python_or_never_ends(answers, 
     monkeypatch.setattr("course.judge.judge", functools.partial(judge, seconds=2))
     answer(answers, "heads", "split_heads", SWALLOW)
     answer(answers, "alibi", "slopes", "import os; os._exit(0)")
-    lines = succeed(call("course.check", answers, "3", "5", "7")).out.splitlines()
+    lines = unfinished(call("course.check", answers, "3", "5", "7")).out.splitlines()
     assert re.match(r" +3 heads +line \d+ in split_heads: not finished after 2 seconds", lines[0])
     assert lines[1].startswith("  5 alibi       ends Python (exit code 0) before")
     assert lines[2].startswith("  7 perplexity  next_words, loss, perplexity not begun")
+
+
+def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypatch):
+    for name in ("ada", "bob", "cem", "dan"):
+        succeed(call("course.start", tmp_path / "in" / name, exercises="3"))
+    bob, cem = tmp_path / "in" / "bob", tmp_path / "in" / "cem"
+    (bob / "ex03_heads.py").rename(bob / "old.py")
+    (bob / "ex03_heads.py").mkdir()
+    answer(cem, "heads", "split_heads", "return 'cem'")
+    judge_all = course.judge.judge
+
+    def judge(paths, seed, seconds, folder):
+        if "cem" in Path(folder, paths["heads"]).read_text("utf-8"):
+            raise OSError("the disk is full")
+        return judge_all(paths, seed, seconds, folder)
+
+    monkeypatch.setattr("course.judge.judge", judge)
+    out = tmp_path / "grades.csv"
+    said = succeed(call("course.grade", tmp_path / "in", exercises="3", out=out)).out
+    assert "note: cem: heads not graded: OSError: the disk is full" in said
+    with open(out, encoding="utf-8", newline="") as file:
+        rows = {row["submission"]: row["feedback"] for row in csv.DictReader(file)}
+    assert rows["bob"] == "heads: ex03_heads.py was not handed in"
+    assert rows["cem"] == "heads: not graded: OSError: the disk is full"
+    assert (
+        rows["ada"] == rows["dan"] == "heads: split_heads: not begun\nheads: join_heads: not begun"
+    )
 
 
 def test_one_submission_for_gradescope(tmp_path, judge_here):
@@ -291,7 +363,7 @@ def test_masked_language_models_train_with_them(tmp_path, corpus, ours_again, ju
 def test_an_error_of_a_function_keeps_its_traceback(answers, corpus, tmp_path, ours_again):
     answer(answers, "perplexity", "loss", "return 1 / 0")
     course = in_float64()
-    course.loss = load(answers / "ex07_perplexity.py")[0].loss
+    course.loss = Answer(answers / "ex07_perplexity.py").module.loss
     put_in(course)
     with pytest.raises(ZeroDivisionError) as raised:
         call("train_lm", *TINY, data=corpus, out=tmp_path / "run")

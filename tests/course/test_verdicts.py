@@ -1,6 +1,7 @@
 """The course's verdicts: right answers of many kinds pass, and each mistake is told apart."""
 
 import functools
+import inspect
 import math
 import re
 from types import SimpleNamespace
@@ -8,29 +9,43 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from nets.attention import attend
 from torch import einsum
 
 import model
-from course.cases import EXERCISES, solutions
-from course.judge import Task, read_mistakes
+from course.cases import CHECKS
+from course.exercises import EXERCISES, solutions
+from course.judge import expect, read_mistakes
+from course.observe import Observation, observe_answer
 from data import batching
-from nets.attention import attend
 
 RIGHT = {function: right for name in EXERCISES for function, right in solutions(name).items()}
-task = functools.cache(lambda name, seed=0: Task(RIGHT[name], seed))
 
 
 def verdict_on(function, name, seed=0):
-    """The Verdict on a function in place of the one with this name."""
-    return task(name, seed).judge(SimpleNamespace(**{name: function}), "ex.py")
+    """Return the Verdict on a function in place of the one with this name."""
+    return verdict_on_new(lambda: function, name, seed)
+
+
+def verdict_on_new(make, name, seed=0):
+    """Return the Verdict on a function that is made anew when its file is loaded."""
+
+    def load():
+        return SimpleNamespace(**{name: make()})
+
+    answer = SimpleNamespace(path="ex.py", module=load(), load=load)
+    check = CHECKS[name]
+    observation = observe_answer(answer, name, check, check.cases(seed))
+    return expect(RIGHT[name], seed).judge(observation)
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_known_mistake_gets_its_own_diagnosis(name, seed):
     assert verdict_on(RIGHT[name], name, seed).status == "done"
-    for diagnosis, function in read_mistakes(RIGHT[name]).items():
-        verdict = verdict_on(function, name, seed)
+    expectation = expect(RIGHT[name], seed)
+    for diagnosis, results in expectation.mistakes.items():
+        verdict = expectation.judge(Observation(results, []))
         assert (verdict.status, verdict.message) == ("mistake", f"{name}: {diagnosis}")
 
 
@@ -42,6 +57,12 @@ def test_every_function_has_mistakes_and_together_more_than_a_hundred():
     text = (EXERCISES["padding"].parents[1] / "mistakes.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(RIGHT)
     assert text.count("\n- ") == len(diagnoses)
+
+
+def test_arguments_are_those_of_the_solutions():
+    for name, right in RIGHT.items():
+        assert list(inspect.signature(right).parameters) == CHECKS[name].arguments.split()
+    assert list(RIGHT) == list(CHECKS)
 
 
 def test_solutions_agree_with_the_library():
@@ -208,6 +229,22 @@ def attending(scale=None, dim=-1, mask_with_bias=False, bias_with_mask=False, dr
     return attend
 
 
+def attend_hiding(score):
+    """An attention that gives padding this score."""
+
+    def attend(q, k, v, mask, bias, p):
+        hiding = torch.zeros(len(k), 1, 1, k.size(2))
+        if mask is not None:
+            hiding = hiding.masked_fill(~mask[:, None, None], score)
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        if bias is not None:
+            scores = scores + bias
+        weights = torch.where(hiding < 0, hiding, scores).softmax(-1)
+        return F.dropout(weights, p) @ v, weights
+
+    return attend
+
+
 WRONG = [
     ("next_words", next_zero, "is -100, expected 0"),
     ("attend", attending(mask_with_bias=True), "padding is attended to"),
@@ -218,7 +255,7 @@ WRONG = [
     ("attend", attending(dim=-2), "over the queries"),
     ("attend", attending(dropped="never"), "dropout is never applied"),
     ("attend", attending(dropped="few"), "share of weights that become 0"),
-    ("attend", attending(dropped="v"), "dropout between one query and the next"),
+    ("attend", attending(dropped="v"), "applied to the values"),
     ("attend", attending(dropped="q"), "mean square"),
     ("mask_words", masking(word=lambda r, idx, V: 0 * r + 5), "always the same one"),
     ("mask_words", masking(word=lambda r, idx, V: 5 + (V - 5) * r[:1, :1]), "the whole batch"),
@@ -237,6 +274,24 @@ WRONG = [
     ("attend", attending(dropped=lambda w, p: F.normalize(F.dropout(w, p), 1, -1)), "by their sum"),
     ("attend", attending(dropped="small"), "removes the smallest"),
     ("classify", functools.partial(classify_by_hand, n=1), "whole rows"),
+    ("mask_words", masking(word=lambda r, idx, V: 5 + (V - 5) * r**2), "more often"),
+    ("mask_words", masking(word=lambda r, idx, V: 5 + (V - 5) * (r + r.roll(1)) / 2), "more often"),
+    ("mask_words", lambda *x: [t.float() for t in RIGHT["mask_words"](*x)], "as torch.float32"),
+    ("mask_words", lambda idx, V, *x: RIGHT["mask_words"](idx, 30, *x), "has 30 words"),
+    ("join_heads", lambda y: y.transpose(1, 2).view(y.size(0), y.size(2), -1), "reshape(...)"),
+    ("join_heads", lambda y: (y.transpose(1, 2).flatten(2),), "returns a tuple, expected one"),
+    ("slopes", lambda n_head: [0.5] * n_head, "returns a list, expected one torch.Tensor"),
+    (
+        "sinusoids",
+        lambda T, C: RIGHT["sinusoids"](64, C)[:T],
+        "has shape (64, 6), expected (70, 6)",
+    ),
+    ("sinusoids", lambda T, C: RIGHT["sinusoids"](32, C)[:T], "at most 32 positions"),
+    ("causal_bias", lambda n, T: RIGHT["causal_bias"](n, 32)[:, :T, :T], "at most 32 positions"),
+    ("next_words", lambda ids, T: RIGHT["next_words"](ids, 4), "blocks have 4 tokens"),
+    ("loss", lambda x, y: F.cross_entropy(x.view(-1, 9), y.view(-1)), "loss: "),
+    ("attend", attend_hiding(-10), "numbers differ"),
+    ("attend", attend_hiding(-25), "real scores can be lower"),
     ("embed", lambda idx, table, m: RIGHT["embed"](idx, table, len(table) - 1), "the last id"),
     ("embed", lambda idx, table, m: embed_by_division(idx, table, m, 1), "short vectors"),
 ]
@@ -245,6 +300,77 @@ WRONG = [
 @pytest.mark.parametrize("name, function, said", WRONG)
 def test_wrong_answers_of_other_kinds(name, function, said):
     assert said in verdict_on(function, name).message
+
+
+def caching(name, *kept):
+    """Return a maker of the right function with a cache; only the arguments `kept` are its key."""
+
+    def make():
+        cache = {}
+
+        def function(*arguments):
+            key = tuple(arguments[i] for i in kept)
+            return cache.setdefault(key, RIGHT[name](*arguments))
+
+        return function
+
+    return make
+
+
+def counting():
+    calls = []
+
+    def slopes(n_head):
+        calls.append(n_head)
+        return RIGHT["slopes"](n_head) / len(calls)
+
+    return slopes
+
+
+STATE = [
+    ("slopes", counting),
+    ("causal_bias", caching("causal_bias", 0)),
+    ("causal_bias", caching("causal_bias", 1)),
+    ("encoder_bias", caching("encoder_bias", 0, 1)),
+    ("encoder_bias", caching("encoder_bias", 1, 2)),
+    ("encoder_bias", caching("encoder_bias", 0, 2)),
+    ("sinusoids", caching("sinusoids", 0)),
+    ("sinusoids", caching("sinusoids", 1)),
+]
+
+
+@pytest.mark.parametrize("name, make", STATE)
+def test_a_function_that_keeps_something_between_calls(name, make):
+    said = verdict_on_new(make, name).message
+    assert said.startswith(f"{name} gives another result after other calls.")
+
+
+def test_a_cache_with_all_arguments_is_right():
+    assert verdict_on_new(caching("encoder_bias", 0, 1, 2), "encoder_bias").status == "done"
+
+
+@pytest.mark.parametrize("kept, said", [(0, "whatever gen is"), (1, "or keeps something")])
+def test_a_first_random_choice_that_is_kept(kept, said):
+    def make():
+        cache = {}
+
+        def mask_words(idx, vocab_size, rate, gen):
+            numbers = {}
+            for i in range(2):
+                numbers[i] = cache.get(idx.shape) if i == kept else None
+                if numbers[i] is None:
+                    numbers[i] = torch.rand(idx.shape, generator=gen)
+            cache[idx.shape] = numbers[kept]
+            chosen = (numbers[0] < rate) & (idx >= 5)
+            words = torch.randint(5, vocab_size, idx.shape, generator=gen)
+            inputs = torch.where(chosen & (numbers[1] < 0.8), 2, idx)
+            inputs = torch.where(chosen & (numbers[1] > 0.9), words, inputs)
+            return inputs, idx.masked_fill(~chosen, -100)
+
+        return mask_words
+
+    verdict = verdict_on_new(make, "mask_words")
+    assert verdict.status == "error" and said in verdict.message
 
 
 @pytest.mark.parametrize("seed, said", [(None, "without gen"), (3, "the same words whatever gen")])
