@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from tyro.conf import Positional, UseAppendAction
 
-from data.text import find_task
+from data import find_task
 from lab import load_run
 from lab.figures import save
 from lab.flags import main, require

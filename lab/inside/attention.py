@@ -5,7 +5,7 @@ Whatever looks inside a run (Python, heatmaps, the page) reads these views.
 """
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from data.batching import generator, pad, send_all
 from data.files import write_text
 from data.tokenizer import BOS, MASK, SPECIAL, token_strings
-from lab.inside.lens import Questions, attentions
+from lab.inside.lens import Questions, attentions, halves
 from lab.inside.maps import draw_maps
 from lab.inside.page import PARTS, page
+from model import Transformer
 from nets.seq2seq import ancestor_inputs
 
 
@@ -123,8 +124,8 @@ def induction(run):
     n = min(16, n_words, (run.block_size - 1) // 2)
     drawn = [torch.randperm(n_words, generator=generator("induction", i))[:n] for i in range(16)]
     idx = F.pad((len(SPECIAL) + torch.stack(drawn)).repeat(1, 2), (1, 0), value=BOS)  # (16, 1 + 2n)
-    _, maps = run.model.body(idx.to(run.device), need_weights=True)
-    weights = torch.stack(maps).cpu()  # (L, 16, H, T, T)
+    _, layers = measure(run.model.body, {"idx": idx.to(run.device)})
+    weights = torch.stack([weights for weights, _, _ in layers[""]]).cpu()  # (L, 16, H, T, T)
     equal, found = (weights > 0) / (weights > 0).sum(-1, keepdim=True), []
     for w in weights, equal:  # of queries n + 1 to 2n, the weight of the key n - 1 tokens before
         found.append(w.diagonal(1 - n, -2, -1)[..., 2:].mean((1, 3)).numpy())  # (L, H)
@@ -159,41 +160,74 @@ def record(run, texts):
 def measure(body, inputs):
     """Return h (B, T, C), and {part: [(weights, content, position), ...]} with arrays (B, H, T, S)
     of each layer. Both scores are -inf where attention is not allowed."""
-    found = {}
-
-    def look(part, attention, args, more, output):
-        q, k, _ = attention.heads(*args, more.get("memory"))
-        q, bias = attention.scale(q, k.size(2)), [more.get("bias")]
-        content = q @ k.mT / math.sqrt(q.size(-1))
-        if where := more.get("where"):
-            encoding, i, j = where
-            q, k = encoding.turn(q, k, i, j)
-            if encoding.reads_content:
-                bias.append(encoding.bias(q, k, i, j, attention))
-        position = q @ k.mT / math.sqrt(q.size(-1)) - content
-        for each in bias:
-            position = position if each is None else position + each
-        if attention.causal:
-            position = position.masked_fill(torch.ones_like(position).triu(1) > 0, -math.inf)
-        content = content.masked_fill(position == -math.inf, -math.inf)
-        found.setdefault(part, []).append((output[1], content, position))
-
-    def ask(half, args, more):
-        return args, more | {"need_weights": True}
-
+    layers = {}
     with ExitStack() as stack:
-        for half in [body.encoder, body.decoder] if hasattr(body, "decoder") else [body]:
-            stack.enter_context(half.register_forward_pre_hook(ask, with_kwargs=True))
-            stack.enter_context(half.register_forward_hook(lambda half, args, output: output[0]))
+        for half in halves(body):
+            stack.enter_context(with_table(half))
         for part, _, attention in attentions(body):
-            see = partial(look, part)
-            stack.enter_context(attention.register_forward_hook(see, with_kwargs=True))
-        return body(**inputs), found
+            records = layers.setdefault(part, [])
+            stack.enter_context(recorded(attention, records))
+        h = body(**inputs)
+    return h, layers
+
+
+@contextmanager
+def with_table(half):
+    """Within this context, a Transformer makes its table of biases also where a kernel could do
+    without it (nets/kernels.py)."""
+    half.bias = partial(Transformer.bias, half)  # hides the method
+    try:
+        yield
+    finally:
+        del half.bias
+
+
+@contextmanager
+def recorded(attention, records):
+    """Within this context, an Attention appends the (weights, content, position) of each call to
+    records, and takes its output from these weights.
+
+    Its own `attend` computes the weights, whatever it does: of values that are the rows of an
+    identity matrix, the weighted sum is the weights."""
+    mix, attend = attention.mix, attention.attend
+    before = []  # q and k of a call as they are before positions enter
+
+    def keep_content(q, k, v, where):
+        scaled_q = q
+        if hasattr(attention, "scale"):  # a LogScale
+            scaled_q = attention.scale(q, k)
+        before.append((scaled_q, k))
+        return mix(q, k, v, where)
+
+    def keep_weights(q, k, v, bias):
+        S = k.size(2)
+        identity = torch.eye(S, device=v.device, dtype=v.dtype).expand(*v.shape[:2], S, S)
+        weights = attend(q, k, identity, bias)  # (B, H, T, S)
+        content = scores(q, k)  # (B, H, T, S), of cross-attention, which has no positions
+        if before:
+            content = scores(*before.pop())
+        position = scores(q, k) - content
+        if bias is not None:
+            position = position + bias
+        content = content.masked_fill(position == -math.inf, -math.inf)
+        records.append((weights, content, position))
+        return weights @ v
+
+    attention.mix, attention.attend = keep_content, keep_weights  # hide the methods
+    try:
+        yield
+    finally:
+        del attention.mix, attention.attend
+
+
+def scores(q, k):
+    """q (B, H, T, D), k (B, H, S, D) -> q k^T / sqrt(D), (B, H, T, S)."""
+    return q @ k.mT / math.sqrt(q.size(-1))
 
 
 def check(weights, queries, keys, causal, differs):
     """Return what must hold of weights (L, B, H, T, S), and the worst value seen; NaN is not ok.
-    differs: the output minus that of the fused attention."""
+    differs: the output minus that of the weights times the values."""
     T, S = weights.shape[3:]
     real = (torch.arange(T) < torch.tensor([[len(words)] for words in queries]))[:, None, :, None]
     padding = (torch.arange(S) >= torch.tensor([[len(words)] for words in keys]))[:, None, None]
@@ -202,7 +236,7 @@ def check(weights, queries, keys, causal, differs):
         found.append(("no weight on padding", weights.where(real & padding, 0), 0.0))
     if causal:
         found.append(("nothing above the diagonal", weights.where(real, 0).triu(1), 0.0))
-    found.append(("fused attention gives the same output", differs, 1e-4))
+    found.append(("the weights give the same output", differs, 1e-4))
     found = [(name, x.abs().max().item(), limit) for name, x, limit in found]
     return [dict(check=name, worst=x, limit=limit, ok=x <= limit) for name, x, limit in found]
 

@@ -5,7 +5,8 @@ from dataclasses import fields
 import torch
 
 from data.files import UserError
-from model import ALiBi, Config, NoPE
+from model import ALiBi, NoPE
+from nets.build import Options
 
 # Options that it has, or that do not matter after training; all others keep their defaults
 FREE = set("pos n_layer n_head n_embd n_ffn block_size activation rope_share rope_base".split())
@@ -21,7 +22,7 @@ def to_hooked(run):
     except ImportError:
         raise UserError('hooked: needs TransformerLens; pip install -e ".[lens]"') from None
     model, body, c = run.model, run.model.body, run.model.body.config
-    asked = {f.name: (getattr(c, f.name), f.default) for f in fields(Config)}
+    asked = {f.name: (getattr(c, f.name), f.default) for f in fields(Options)}
     others = [f"{n}={v}" for n, (v, usual) in asked.items() if n not in FREE and v != usual]
     positions, kind = type(body.positions), "standard"  # vectors added to those of the words
     if positions.turn is not NoPE.turn or positions.bias is not NoPE.bias:

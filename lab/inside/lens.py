@@ -6,6 +6,7 @@ layer followed: the logit lens (nostalgebraist 2020). A head is switched off by 
 its output, before the output projection (Michel et al. 2019).
 """
 
+from contextlib import ExitStack
 from functools import cached_property
 
 import torch
@@ -18,14 +19,40 @@ from nets.ensemble import members_of
 MOST_WORK = 6 * 10**11  # multiplications, about half a minute of a CPU
 
 
+def halves(body):
+    """Return the Transformers of a body: itself, or those of an encoder-decoder."""
+    if hasattr(body, "decoder"):
+        return [body.encoder, body.decoder]
+    return [body]
+
+
 def attentions(body):
     """Return all attentions of a body, [(part, layer counted from 1, Attention)]."""
     if not hasattr(body, "decoder"):
-        return [("", i, block.attention) for i, block in enumerate(body.blocks, 1)]
-    found = [("encoder", i, block.attention) for i, block in enumerate(body.encoder.blocks, 1)]
-    decoder = list(enumerate(body.decoder.blocks, 1))
-    found += [("decoder", i, block.attention) for i, block in decoder]
-    return found + [("cross", i, block.cross_attention) for i, block in decoder]
+        return [("", n, block.attention) for n, block in enumerate(body.blocks, 1)]
+    rows = [("encoder", n, block.attention) for n, block in enumerate(body.encoder.blocks, 1)]
+    rows += [("decoder", n, block.attention) for n, block in enumerate(body.decoder.blocks, 1)]
+    rows += [("cross", n, block.cross_attention) for n, block in enumerate(body.decoder.blocks, 1)]
+    return rows
+
+
+def states_between_blocks(body, half, inputs):
+    """Return the n_layer + 1 states (B, T, C) before, between and after the blocks of a half, while
+    the body reads its inputs."""
+    states = []
+
+    def keep_input(block, args):
+        states.append(args[0])
+
+    def keep_output(block, args, output):
+        states.append(output)
+
+    with ExitStack() as stack:
+        stack.enter_context(half.blocks[0].register_forward_pre_hook(keep_input))
+        for block in half.blocks:
+            stack.enter_context(block.register_forward_hook(keep_output))
+        body(**inputs)
+    return states
 
 
 def switch_off(attention, head):
@@ -84,7 +111,8 @@ class Questions:
         last. A classifier has layers if it reads the states of the last one."""
         run, model, names, logits = self.run, self.model, ["answer"], [self.answer()]
         if run.kind != "classifier" or model.layers == "last":
-            _, states = model.body(**self.inputs, need_states=True)  # n_layer + 1 of (N, T, C)
+            half = getattr(model.body, "decoder", model.body)
+            states = states_between_blocks(model.body, half, self.inputs)  # of (N, T, C)
             names = ["embedding", *(f"layer {i}" for i in range(1, len(states)))]
             states = [run.half.norm(h) for h in states]
             if run.kind == "classifier":

@@ -12,7 +12,8 @@ from matplotlib.colors import PowerNorm
 
 from data.files import UserError
 from lab.figures import new_figure, styled
-from nets.attention import shared_bias
+from model import Transformer
+from nets.relative import ContentBias
 
 GREY = "0.88"  # attention not allowed; a color that no map uses
 CELLS = dict(aspect="auto", interpolation="nearest")
@@ -114,12 +115,11 @@ def draw_positions(body, title):
     if (q != q[:, :, :1]).any():
         tables["a vector of ones, turned"] = q[0, 0]
         tables["q · k of two such vectors"] = (q @ k.mT)[0, 0] / q.size(-1)
-    hidden = shared_bias(body, encoding, i, i)  # with the bias, unless it reads the content
-    if encoding.reads_content:
-        biases = encoding.bias(q, k, i, i, body.blocks[0].attention)
-        biases = biases if hidden is None else biases + hidden
+    hidden = Transformer.bias(body, encoding, i, i, mask=None)  # with the bias of the positions
+    if isinstance(encoding, ContentBias):
+        biases = hidden + encoding.content_bias(q, k, i, i, body.blocks[0].attention)
         tables |= {f"bias of head {h} for ones": bias for h, bias in enumerate(biases[0], 1)}
-    elif hidden is not None and hidden.nan_to_num(neginf=0).any():
+    elif hidden.nan_to_num(neginf=0).any():
         tables |= {f"bias of head {h}": bias for h, bias in enumerate(hidden[0], 1)}
     elif config.window or config.attn_block:
         tables["keys that a query may attend to"] = hidden[0, 0]

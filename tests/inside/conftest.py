@@ -1,7 +1,6 @@
 """Runs with random weights, which are made in no time."""
 
 import dataclasses
-import importlib
 
 import pytest
 import torch
@@ -9,8 +8,8 @@ import torch
 from data.files import write_json
 from data.tokenizer import train_tokenizer
 from lab import figures
-from lab.machine import ROOT, code_hash
-from model import Config
+from lab.machine import code_hash, path_of
+from nets.build import Options, build_model
 
 SCRIPTS = dict(lm="train_lm", mlm="train_mlm", classifier="train_classifier")
 SCRIPTS["thread"] = "beyond.train_context"
@@ -25,16 +24,15 @@ def make(tmp_path):
     def make_run(kind="lm", words="word", name="run", build=(), **config):
         tokenizer = train_tokenizer(words, [WORDS])
         size = dict(vocab_size=tokenizer.get_vocab_size(), n_layer=2, n_head=2, n_embd=16)
-        config = Config(**size | {"init_std": 0.3} | config)
-        more = dict(classifier=dict(n_class=2), thread=dict(task="threads", n_ancestors=8))
+        config = Options(**size | {"init_std": 0.3} | config)
+        more = dict(classifier=dict(n_class=2), thread=dict(n_ancestors=8))
         build = more.get(kind, {}) | dict(build)
-        script = importlib.import_module(SCRIPTS[kind])
         torch.manual_seed(0)
-        model = script.build(config, **build)
+        model = build_model(kind, config, **build)
         folder = tmp_path / name
         folder.mkdir(parents=True)
         about = dict(kind=kind, script=SCRIPTS[kind], flags={}, model=dataclasses.asdict(config))
-        about |= dict(build=build, classes=["a", "b"], code=code_hash(ROOT / script.__file__))
+        about |= dict(build=build, classes=["a", "b"], code=code_hash(path_of(SCRIPTS[kind])))
         write_json(folder / "config.json", about | {"revision": ""})
         tokenizer.save(str(folder / "tokenizer.json"))
         torch.save({"model": model.state_dict(), "step": 3}, folder / "best.pt")

@@ -2,6 +2,8 @@
 
 import math
 import re
+from contextlib import ExitStack
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +12,9 @@ import torch
 from helpers import call, fails, succeed
 
 from lab import load_run
-from lab.inside.attention import head_means, induction, record
-from model import Config
-from nets import attention
+from lab.inside import attention
+from lab.inside.attention import head_means, induction, record, recorded
+from model import Attention, Config
 
 SHORT = "this is a small sentence"
 LONG = "we will work with the people of the world , and the world will work with us today ."
@@ -49,33 +51,44 @@ def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     assert rows[: len(heads)] == heads and rows[len(heads)].startswith("equal")
 
 
-attend, fused = attention.attend, attention.fused
+attend = Attention.attend
 
 
-def not_a_number(*args):
-    y, weights = attend(*args)
-    return y * math.nan, weights * math.nan
+def not_a_number(self, q, k, v, bias):
+    return attend(self, q, k, v, bias) * math.nan
 
 
-def without_bias(q, k, v, *_):
-    return attend(q, k, v)
+def without_bias(self, q, k, v, bias):
+    return attend(self, q, k, v, None)
 
 
-BROKEN = [  # what is replaced, by what, and the checks that fail
-    ("attend", without_bias, ["no weight on padding", "nothing above the diagonal", "fused"]),
-    ("attend", not_a_number, ["rows sum to 1", "no weight", "nothing above", "fused"]),
-    ("fused", lambda q, *more: fused(2 * q, *more), ["fused attention gives the same output"]),
+def not_weights(self, q, k, v, bias):
+    """What is cut off here is not in the weights, which are at most 1."""
+    return attend(self, q, k, v.clamp(max=1.0), bias)
+
+
+def of_other_heads(self, q, k, v, bias):
+    return attend(self, q, k, v, bias).flip(1)
+
+
+BROKEN = [  # in place of attend, and the checks that fail
+    (without_bias, ["no weight on padding", "nothing above the diagonal"]),
+    (not_a_number, ["rows sum to 1", "no weight", "nothing above", "the weights give the same"]),
+    (not_weights, ["the weights give the same output"]),
+    (of_other_heads, ["the weights give the same output"]),
 ]
 
 
-@pytest.mark.parametrize("name, broken, failing", BROKEN)
-def test_a_broken_model_fails(name, broken, failing, make, figures_drawn, monkeypatch):
-    monkeypatch.setattr(attention, name, broken)
+@pytest.mark.parametrize("broken, failing", BROKEN)
+def test_a_broken_model_fails(broken, failing, make, figures_drawn, monkeypatch):
+    monkeypatch.setattr(Attention, "attend", broken)
     folder = make(pos="alibi")
     code, out, _ = call("attention_maps", folder, text=[SHORT, LONG])
     assert code == 1
     failed = [line for line in out.splitlines() if line.startswith("  FAIL")]
-    assert len(failed) == len(failing) and all(c in line for c, line in zip(failing, failed)), out
+    assert len(failed) == len(failing), out
+    for name, line in zip(failing, failed):
+        assert name in line
     assert len(figures_drawn) == 2  # what is wrong can be looked at
 
 
@@ -92,21 +105,23 @@ def test_means_of_known_weights(make):
     assert tuple(equal.values()) == ("equal", "", *map(pytest.approx, alike))
 
 
-def test_induction_is_the_weight_after_the_previous_occurrence(make):
-    class Body:
-        config = Config(vocab_size=12)
+def test_induction_is_the_weight_after_the_previous_occurrence(make, monkeypatch):
+    def measure(body, inputs):
+        idx = inputs["idx"]
+        B, T = idx.shape
+        weights = torch.zeros(B, 2, T, T)
+        for b, i in product(range(B), range(T)):
+            earlier = [j for j in range(i) if idx[b, j] == idx[b, i]]
+            after = earlier[-1] + 1 if earlier else 0
+            weights[b, 0, i, after] = 1  # an induction head
+            weights[b, 1, i, i] = 1
+        return None, {"": [(weights, None, None)]}
 
-        def __call__(self, idx, need_weights):
-            weights = torch.zeros(len(idx), 2, *idx.shape[1:], idx.size(1))
-            for of_row, row in zip(weights, idx.tolist()):
-                for i, token in enumerate(row):
-                    earlier = [j for j in range(i) if row[j] == token]
-                    of_row[0, i, earlier[-1] + 1 if earlier else 0] = 1  # an induction head
-                    of_row[1, i, i] = 1
-            return None, [weights]
-
-    stub = SimpleNamespace(model=SimpleNamespace(body=Body()), block_size=64, device="cpu")
-    assert induction(stub)[0].tolist() == [[1, 0]]
+    body = SimpleNamespace(config=Config(vocab_size=12))
+    stub = SimpleNamespace(model=SimpleNamespace(body=body), block_size=64, device="cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(attention, "measure", measure)
+        assert induction(stub)[0].tolist() == [[1, 0]]
     run = load_run(make(block_size=12))  # with room for 5 tokens twice
     rows = head_means(record(run, [SHORT]))
     assert list(rows[0])[2:] == "distance first previous itself induction entropy".split()
@@ -187,9 +202,13 @@ def test_cross_attention_to_ancestors_is_that_of_the_model(make):
     body = run.model.body
     states = [body.encoder(ids[None])[0].mean(0) for ids in run.read(REPLY, POST)[0]]
     memory = (torch.stack(states) + body.distances.weight[:2])[None]  # the parent first
-    _, maps = body.decoder(idx[None], need_weights=True, memory=memory)
-    expected = torch.stack([weights.flip(-1) for _, weights in maps])[:, 0]
-    assert np.allclose(cross.weights, expected, atol=1e-5)
+    records = []
+    with ExitStack() as stack:
+        for block in body.decoder.blocks:
+            stack.enter_context(recorded(block.cross_attention, records))
+        body.decoder(idx[None], memory=memory)
+    for layer, (weights, _, _) in enumerate(records):
+        assert np.allclose(cross.weights[layer], weights[0].flip(-1), atol=1e-5)
 
 
 MISTAKES = [

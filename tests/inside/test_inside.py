@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from helpers import NO_ENCODER, tiny_model
+from helpers import NO_ENCODER, read_weights, tiny_model
 
 import data
 from data.files import UserError
@@ -15,7 +15,7 @@ from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
 from lab.inside.maps import draw_positions
 from model import POSITIONS, Decoder
-from nets.attention import may_attend
+from nets.relative import ContentBias
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -48,13 +48,13 @@ def test_a_run_is_described(make, monkeypatch, tmp_path):
 def test_content_and_position_make_the_weights(make, kind, pos):
     if kind != "lm" and pos in NO_ENCODER:
         pytest.skip("this encoding needs a decoder")
-    run = load_run(make(kind, pos=pos, window=4, log_scale=True))
+    run = load_run(make(kind, pos=pos, window=4, log_scale=kind == "lm"))
     attention = run.attention(TEXT)
     assert attention.words == ["[BOS]", *TEXT.split()] == attention.keys
     assert attention.weights.shape == (2, 2, 6, 6)
     position = 0 if attention.position is None else attention.position
     assert np.allclose(softmax(attention.content + position), attention.weights, atol=1e-6)
-    _, maps = run.model.body(ids_of(run, TEXT), need_weights=True)
+    _, maps = read_weights(run.model.body, ids_of(run, TEXT))
     assert np.allclose(attention.weights, torch.stack(maps)[:, 0].numpy(), atol=1e-6)
     i, j = np.indices((6, 6))
     seen = (abs(i - j) < 4) & ((j <= i) | (kind != "lm"))
@@ -68,12 +68,10 @@ def test_what_rotation_adds_vanishes_at_distance_0(make):
 
 
 def test_an_encoding_of_ones_own_is_taken_apart_and_drawn(make, monkeypatch):
-    class Shift(POSITIONS["nope"]):
-        """A bias that reads the content."""
+    class Shift(ContentBias):
+        label = "shift"
 
-        label, reads_content = "shift", True
-
-        def bias(self, q, k, i, j, attention):
+        def content_bias(self, q, k, i, j, attention):
             return q.mean(-1, keepdim=True) * (i[:, None] - j)
 
     monkeypatch.setitem(POSITIONS, "shift", Shift)
@@ -124,7 +122,7 @@ def test_every_encoding_and_mask_is_drawn(pos, more, maps_of):
         assert figure is None
     elif more:  # the last map is of a bias, or of what may be attended to
         *_, last = maps_of(figure).values()
-        assert np.array_equal(last.mask, ~may_attend(t, t, body.config, causal=True)[0, 0])
+        assert np.array_equal(last.mask, ~body.may_attend(t, t, None)[0, 0])
 
 
 def test_heatmaps_of_one_head_and_of_the_mean(make, maps_of):

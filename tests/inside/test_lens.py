@@ -48,6 +48,11 @@ def logits_of(run, model, inputs):
     return torch.stack(rows)
 
 
+class NoBlock(nn.Module):
+    def forward(self, x, where, picked=None):
+        return x
+
+
 KINDS = [
     ("lm", {"pos": "alibi"}),
     ("lm", {"norm_first": False, "pos": "sinusoidal"}),
@@ -67,7 +72,7 @@ def test_each_layer_answers_as_a_model_that_ends_there(opened, kind, config):
     for layer in range(len(found["names"])):
         shorter = copy.deepcopy(run.model)
         half = getattr(shorter.body, "decoder", shorter.body)
-        half.blocks = nn.ModuleList(half.blocks[:layer])
+        half.blocks = nn.ModuleList([*half.blocks[:layer], NoBlock()])
         probabilities = logits_of(run, shorter, inputs).softmax(-1)
         best = probabilities.topk(found["words"].size(-1)).values
         assert torch.allclose(found["probabilities"][layer], best, atol=1e-5)
