@@ -1,4 +1,4 @@
-"""The transformer, to be read from top to bottom. It imports nothing but torch.
+"""The transformer, to be read from top to bottom. It needs nothing but torch.
 
 Attention alone does not know the order of the tokens. Positions enter in exactly three places, the
 three methods of a position encoding. NoPE uses none; a decoder then has only its causal mask.
@@ -6,9 +6,11 @@ three methods of a position encoding. NoPE uses none; a decoder then has only it
 Shapes: B sequences of T tokens, C = n_embd channels, H heads of D = C / H channels, V words;
 queries attend to S keys. Masks are boolean, True = may attend. Negative targets are ignored.
 
-By default the scripts run what stands here, so an edit here changes what they do. Their options
-(windows, caches, more encodings, faster kernels, ...) are classes in nets/ that import this file
-and replace a method; nets/build.py chooses them. Nothing here names them.
+The scripts run what stands here, so an edit here changes what they do. Their options (windows,
+caches, more encodings, ...) are classes in nets/ that import this file and replace a method;
+nets/build.py chooses them. On a GPU, for blocks of more than 256 tokens and for more than 7,000
+words, faster kernels are such options too, unless --no-kernels is given. A run prints which
+options it has when it starts.
 """
 
 import math
@@ -20,9 +22,14 @@ import torch.nn.functional as F
 
 
 # ------------------------------------------------------------------------------------ 1. Config
+class ConfigError(ValueError):
+    """A Config has values that do not fit together. The scripts print its message alone; every
+    other error keeps its traceback."""
+
+
 @dataclass
 class Config:
-    """The architecture. Raises ValueError for values that do not fit together."""
+    """The architecture. Raises ConfigError."""
 
     pos: str = "learned"  # one of POSITIONS
     n_layer: int = 4  # number of blocks
@@ -48,11 +55,11 @@ class Config:
         choices = {"pos": POSITIONS, "head": HEADS, "activation": ACTIVATIONS}
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}")
+                raise ConfigError(f"{name} must be one of {', '.join(allowed)}")
         if self.n_head < 1 or self.n_embd < 1 or self.n_embd % self.n_head:
-            raise ValueError(f"n_head must divide n_embd, got {self.n_head} and {self.n_embd}")
+            raise ConfigError(f"n_head must divide n_embd, got {self.n_head} and {self.n_embd}")
         if self.head == "clap" and not self.tie:
-            raise ValueError("head=clap compares with the token embeddings: it needs tie")
+            raise ConfigError("head=clap compares with the token embeddings: it needs tie")
 
 
 ACTIVATIONS = {"gelu": nn.GELU, "relu": nn.ReLU}
@@ -68,7 +75,7 @@ class NoPE(nn.Module):
     ends = False  # whether it cannot go beyond block_size
 
     def __init__(self, config, causal):
-        """Raise ValueError for a Config that the encoding cannot use."""
+        """Raise ConfigError for a Config that the encoding cannot use."""
         super().__init__()
 
     def embed(self, x, i):
@@ -97,6 +104,7 @@ class Learned(NoPE):
 
     def embed(self, x, i):
         longest = len(self.vectors.weight)
+        # Only 0, 1, 2, ... are checked. Who gives other positions keeps them below block_size
         if i.dim() == 1 and len(i) > longest:
             raise ValueError(f"learned positions end at block_size={longest}, got {len(i)} tokens")
         return x + self.vectors(i)
@@ -129,7 +137,7 @@ class ALiBi(NoPE):
         super().__init__(config, causal)
         self.form = "causal" if causal else config.alibi
         if self.form not in ("causal", *self.FORMS):
-            raise ValueError(f"alibi must be one of {', '.join(self.FORMS)}")
+            raise ConfigError(f"alibi must be one of {', '.join(self.FORMS)}")
         self.slopes = nn.Buffer(alibi_slopes(config.n_head), persistent=False)  # (H,)
 
     def bias(self, i, j):
@@ -138,7 +146,7 @@ class ALiBi(NoPE):
         if self.form == "offset":
             distance = distance - 0.5 * (d < 0)
         bias = -self.slopes[:, None, None] * distance.unsqueeze(-3)  # (H, T, S) or (B, H, T, S)
-        return bias.view(-1, *bias.shape[-3:])
+        return bias.view(-1, *bias.shape[-3:])  # (1 or B, H, T, S)
 
 
 class Rotary(NoPE):
@@ -153,17 +161,20 @@ class Rotary(NoPE):
         self.D = config.n_embd // config.n_head
         self.base = config.rope_base
         if self.D % 2:
-            raise ValueError("n_embd / n_head must be even: pos=rope rotates pairs of channels")
+            raise ConfigError("n_embd / n_head must be even: pos=rope rotates pairs of channels")
 
     def angles(self, i):
         """Return the angles (..., D/2) of positions i."""
         return position_angles(i, self.D, self.base)
 
     def turn(self, q, k, i, j):
-        if q.shape != k.shape:  # with a cache, only the last of S tokens are queries
+        if q.size(2) != k.size(2):  # with a cache, only the last of S tokens are queries
             return rotate(q, self.angles(i)), rotate(k, self.angles(j))
-        both = torch.stack([i, j]).view(2, -1, q.size(2))  # (2, 1 or B, T): half as many calls
-        q, k = rotate(torch.stack([q, k]), self.angles(both))  # (2, B, H, T, D)
+        # As many queries as keys: rotate both in one call, which is faster
+        positions = torch.stack([i, j])  # (2, T) or (2, B, T)
+        if positions.dim() == 2:
+            positions = positions[:, None]  # (2, 1, T): the same in every sequence
+        q, k = rotate(torch.stack([q, k]), self.angles(positions))  # (2, B, H, T, D)
         return q, k
 
 
@@ -200,23 +211,24 @@ def rotate(x, angles):
 def alibi_slopes(n_head):
     """Return the (n_head,) slopes m of Press et al. 2022, section 3.
 
-    For a power of two n: 2^(-8/n), 2^(-16/n), ..., 2^(-8). For other n, as in the authors' code:
-    the slopes of the largest power of two below n, then every second slope of the next power."""
-    n = 2 ** int(math.log2(n_head))
-    steps = [k + 1 for k in range(n)]
-    steps += [k + 0.5 for k in range(n_head - n)]  # the other heads' slopes lie between these
-    return torch.tensor([2 ** (-8 * step / n) for step in steps])
+    For a power of two H: 2^(-8/H), 2^(-16/H), ..., 2^(-8). For other H, as in the authors' code:
+    the slopes of the largest power of two up to H, then every second slope of the next power."""
+    power = 2 ** int(math.log2(n_head))
+    steps = [k + 1 for k in range(power)]
+    steps += [k + 0.5 for k in range(n_head - power)]  # of the other heads, halfway between
+    return torch.tensor([2 ** (-8 * step / power) for step in steps])
 
 
 # --------------------------------------------------------------------------------- 3. Attention
 @dataclass
 class Where:
-    """What every attention reads beside the tokens."""
+    """What every attention reads beside the tokens. Options of nets/ add to it: a memory, a Where
+    without positions, a kernel in place of the bias."""
 
     positions: NoPE  # the encoding
     i: torch.Tensor  # positions of the queries, (T,) or (B, T)
     j: torch.Tensor  # positions of the keys, (S,) or (B, S)
-    bias: torch.Tensor  # added to the scores, see Transformer.bias
+    bias: torch.Tensor  # added to the scores: that of the positions, and -inf where hidden
 
 
 class Attention(nn.Module):
@@ -248,7 +260,8 @@ class Attention(nn.Module):
         """Return softmax(q k^T / sqrt(D) + bias) v (Vaswani et al. 2017, equation 1).
 
         bias (1 or B, 1 or H, T, S) hides a key by -inf. PyTorch's kernel does not store the
-        weights. To try another formula, write it out in place of the last line:
+        weights. To try another formula, write it out in place of the last line (and on a GPU or
+        for long blocks add --no-kernels to the command):
 
             scores = q @ k.mT / math.sqrt(q.size(-1)) + bias  # (B, H, T, S)
             weights = scores.softmax(dim=-1)  # the weights of each query sum to 1
@@ -298,7 +311,7 @@ class FeedForward(nn.Sequential):
     """Two linear layers with a nonlinearity between them, for each token alone."""
 
     def __init__(self, config):
-        super().__init__()
+        super().__init__()  # an nn.Sequential calls its layers in the order of these lines
         self.up = nn.Linear(config.n_embd, config.n_ffn)
         self.act = ACTIVATIONS[config.activation]()
         self.down = nn.Linear(config.n_ffn, config.n_embd)
@@ -364,21 +377,22 @@ class Transformer(nn.Module):
         return x
 
     def bias(self, positions, i, j, mask):
-        """Return what is added to the scores of all blocks (1 or B, 1 or H, T, S): the bias of the
-        positions, and -inf where a query may not attend to a key."""
+        """Return what is added to the scores of the blocks (1 or B, 1 or H, T, S): the bias of the
+        positions, and -inf where a query may not attend to a key. positions: those of the model,
+        or NoPE for blocks without (nope_every in nets/longer.py)."""
         bias = positions.bias(i, j)  # place 3
         bias = torch.where(self.may_attend(i, j, mask), bias, -math.inf)
-        return bias.to(self.embedding.weight.dtype)
+        return bias.to(self.embedding.weight.dtype)  # that of q and k, such as bfloat16
 
     def may_attend(self, i, j, mask):
-        """Return which keys each query may attend to, (1 or B, 1, T, S), True = may. The last T
-        keys are the queries' own tokens. A token always sees itself: of padding that saw nothing,
-        the softmax would be NaN."""
+        """Return which keys each query may attend to, (1 or B, 1, T, S), True = may. The last T of
+        the S keys are the queries' own tokens. mask (B, S): True on tokens, False on padding."""
         T, S = i.size(-1), j.size(-1)
         may = torch.ones(1, 1, T, S, dtype=torch.bool, device=i.device)
         if self.causal:
             may = may.tril(S - T)  # no key after the query
         if mask is not None:
+            # Padding sees itself, and nobody reads it. If it saw nothing, its softmax would be NaN
             itself = torch.eye(S, dtype=torch.bool, device=i.device)[S - T :]  # (T, S)
             may = may & (mask[:, None, None] | itself)  # (B, 1, T, S)
         return may
@@ -430,7 +444,7 @@ class ClapHead(LMHead):
 
     def __init__(self, config, embedding):
         super().__init__(config, embedding)
-        self.bias = None
+        self.bias = None  # in place of the words' biases
         self.beta = nn.Parameter(torch.ones(()))
 
     def project(self, h):
@@ -460,7 +474,9 @@ class LanguageModel(nn.Module):
     def losses(self, idx, targets, mask=None, smoothing=0.0, **inputs):
         """Return the (N,) cross-entropies in nats of the N targets (B, T) that are not negative.
         smoothing: share of each target spread over all words (Szegedy et al. 2016, section 7)."""
-        targets = targets.view_as(idx).flatten().to(idx.device)
+        if targets.shape != idx.shape:
+            raise ValueError(f"targets {tuple(targets.shape)} for tokens {tuple(idx.shape)}")
+        targets = targets.flatten().to(idx.device)
         picked = (targets >= 0).nonzero().squeeze(1)  # (N,)
         h = self.body(idx, mask, picked, **inputs)  # (N, C): no logits of other tokens
         logits = self.head(h)  # (N, V)

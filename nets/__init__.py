@@ -1,1 +1,3 @@
-"""Models built on or around model.py, n-gram and naive-Bayes models, and RoBERTa's weights."""
+"""Options that replace a method of model.py, and models that are made of it."""
+
+LONG = 256  # tokens: up to here, attention with a table of biases is as fast as without

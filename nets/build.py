@@ -1,6 +1,6 @@
 """Which classes make a model: those of model.py, with the options that were asked for.
 
-An option is a class of nets/ that replaces a method of a class of model.py, and calls the replaced
+An option is a class of nets/ that replaces a method of a class of model.py; most call the replaced
 one by super(). `build_body(Options(window=8, log_scale=True), causal=True)` returns what you would
 write as
 
@@ -10,7 +10,8 @@ write as
         return Block(config, ScaledAttention(config))
     SparseDecoder(config, make_block=make_block)
 
-To add an option, write its class in a file of nets/, add a field to Options, and an `if` here.
+To add an option, write its class in a file of nets/, add a field to Options, and an `if` here. A
+field of the same name in a script's Flags makes it a flag.
 """
 
 from dataclasses import dataclass
@@ -20,19 +21,31 @@ import torch
 import torch.nn as nn
 
 from data.batching import is_gpu
-from model import HEADS, POSITIONS, Attention, Block, Config, Decoder, Encoder, LanguageModel
+from model import (
+    HEADS,
+    POSITIONS,
+    Attention,
+    Block,
+    Config,
+    ConfigError,
+    Decoder,
+    Encoder,
+    LanguageModel,
+    NoPE,
+    Transformer,
+)
+from nets import LONG
 from nets.relative import AddContent, ContentBias, OneSided, PadValues  # adds to POSITIONS
 
 ALIBI_FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
 ROPE_SCALES = ("none", "linear", "ntk", "yarn")  # see nets/rotary.py
-LONG = 256  # tokens: above, kernels without a table of biases are faster on a CPU too
-MANY_WORDS = 7000  # above, the fused loss is faster on a CPU too
+CORE = (NoPE, Attention, Block, Transformer, LanguageModel)  # what an option may extend
+MANY_WORDS = 7000  # above, the loss in chunks (nets/loss.py) is faster on a CPU too
 
 
 @dataclass
 class Options(Config):
-    """The architecture of model.py and all options beside it. Raises ValueError for values that do
-    not fit together."""
+    """The architecture of model.py and all options beside it. Raises ConfigError."""
 
     rope_share: float = 1.0  # share of each head's channels that rotary positions turn
     rope_scale: str = "none"  # how to adapt rotary positions to longer texts, one of ROPE_SCALES
@@ -48,13 +61,14 @@ class Options(Config):
     omit_mask: bool = False  # the mask token is not an output word; output words have no bias
     mask_id: int = 2  # id of the mask token
     n_segment: int = 0  # vectors for pairs of sentences, 2 or 4, see nets/pairs.py; 0: none
+    kernels: bool = True  # faster attention and loss for a GPU, long blocks and many words
 
     def __post_init__(self):
         super().__post_init__()
         if self.alibi not in ALIBI_FORMS:
-            raise ValueError(f"alibi must be one of {', '.join(ALIBI_FORMS)}")
+            raise ConfigError(f"alibi must be one of {', '.join(ALIBI_FORMS)}")
         if self.rope_scale not in ROPE_SCALES:
-            raise ValueError(f"rope_scale must be one of {', '.join(ROPE_SCALES)}")
+            raise ConfigError(f"rope_scale must be one of {', '.join(ROPE_SCALES)}")
 
 
 def build_model(kind, options, device="cpu", **parts):
@@ -135,7 +149,7 @@ def build_lm(body, device="cpu", base=LanguageModel):
         from nets.mask_token import OmitMask
 
         head = combine(head, OmitMask)
-    if is_gpu(device) or config.vocab_size > MANY_WORDS:
+    if config.kernels and (is_gpu(device) or config.vocab_size > MANY_WORDS):
         from nets.loss import FusedLoss
 
         base = combine(base, FusedLoss)
@@ -147,9 +161,9 @@ def build_body(config, causal, device="cpu", cross=False, extensions=()):
     extensions: other classes that replace methods of it."""
     body = choose_body(config, causal, device)
     if cross:
-        from nets.cross import Reading
+        from nets.cross import ReadsMemory
 
-        body = combine(body, Reading)
+        body = combine(body, ReadsMemory)
     for extension in extensions:
         body = combine(body, extension)
     if config.nope_every:  # last, since it copies what the others have added to a Where
@@ -159,20 +173,25 @@ def build_body(config, causal, device="cpu", cross=False, extensions=()):
     positions = choose_positions(config, causal)
     attention = choose_attention(config, causal, device)
     if attention is Attention and not cross and not config.nope_every:
-        return body(config, positions)
+        return body(config, positions)  # with the blocks of model.py
     cross_attention = None
     if cross:
         cross_attention = choose_cross_attention(config, device)
     classes = {"attention": attention, "cross_attention": cross_attention}
-    return body(config, positions, partial(make_block, **classes))
+    return body(config, positions, partial(make_optional_block, **classes))
 
 
-def check(config, causal):
-    """Raise ValueError for Options that a decoder (causal) or an encoder cannot have."""
-    with torch.device("meta"):
-        choose_positions(config, causal)(config, causal)
+def needs_kernels(config, device):
+    """Return whether attention without a table of biases is faster."""
+    return config.kernels and (is_gpu(device) or config.block_size > LONG)
+
+
+def check_options(config, causal):
+    """Raise ConfigError for Options that a decoder (causal) or an encoder cannot have."""
+    with torch.device("meta"):  # without memory for weights
+        choose_positions(config, causal)(config, causal)  # encodings check what they need
     if config.log_scale and not causal:
-        raise ValueError("log_scale: counts the keys before a query, so it needs a decoder")
+        raise ConfigError("log_scale: counts the keys before a query, so it needs a decoder")
 
 
 def choose_body(config, causal, device):
@@ -180,7 +199,7 @@ def choose_body(config, causal, device):
     body = Encoder
     if causal:
         body = Decoder
-    if is_gpu(device) or config.block_size > LONG:
+    if needs_kernels(config, device):
         from nets.kernels import ChooseKernel
 
         body = combine(body, ChooseKernel)
@@ -221,7 +240,7 @@ def choose_positions(config, causal):
 def choose_attention(config, causal, device):
     """Return the class of the attention of all blocks."""
     attention = Attention
-    if is_gpu(device) or config.block_size > LONG:
+    if needs_kernels(config, device):
         from nets.kernels import CausalFastAttention, FastAttention
 
         if causal:
@@ -232,7 +251,7 @@ def choose_attention(config, causal, device):
         attention = combine(attention, PadValues)
     if issubclass(POSITIONS[config.pos], ContentBias):
         attention = combine(attention, AddContent)
-    if config.log_scale and causal:
+    if config.log_scale and causal:  # an encoder-decoder's encoder goes without
         from nets.longer import LogScale
 
         attention = combine(attention, LogScale)
@@ -243,15 +262,16 @@ def choose_cross_attention(config, device):
     """Return the class of the attentions that read a memory."""
     from nets.cross import CrossAttention
 
-    if is_gpu(device) or config.block_size > LONG:
+    if needs_kernels(config, device):
         from nets.kernels import FastAttention
 
         return combine(CrossAttention, FastAttention)
     return CrossAttention
 
 
-def make_block(config, layer, attention, cross_attention):
-    """Return the Block of a layer, counted from 0. attention, cross_attention: classes, or None."""
+def make_optional_block(config, layer, attention, cross_attention):
+    """Return the Block of a layer, counted from 0, in place of model.make_block. attention,
+    cross_attention: the classes of its attentions, or None."""
     block = Block
     parts = [attention(config)]
     if cross_attention is not None:
@@ -266,19 +286,26 @@ def make_block(config, layer, attention, cross_attention):
     return block(config, *parts)
 
 
-@cache
+@cache  # so that equal models have equal classes
 def combine(base, option):
     """Return the class base with the methods of an option in place of its own.
-    combine(Decoder, Sparse) is `class Decoder(Sparse, Decoder): pass`."""
+    combine(Decoder, Sparse) is `class Decoder(Sparse, Decoder): pass`. The option that was combined
+    last is asked first."""
     return type(base.__name__, (option, base), {})
 
 
 def name_replacements(model):
-    """Return the names of the options whose methods stand in the place of those of model.py."""
+    """Return the names of the classes of nets/ whose methods stand in the place of those of
+    model.py, but for encodings, which --pos names."""
     names = set()
     for module in model.modules():
         for option in type(module).__mro__:
-            is_option = option.__module__.startswith("nets.") and not issubclass(option, nn.Module)
-            if is_option:
+            # An option is a class for `combine`, or a subclass of one of model.py
+            is_bare = not issubclass(option, nn.Module)
+            extends_core = issubclass(option, CORE)
+            is_encoding = option in POSITIONS.values() or option is ContentBias
+            # What `combine` makes is in this file, and its parts come later in the loop
+            is_ours = option.__module__.startswith("nets.") and option.__module__ != __name__
+            if is_ours and (is_bare or extends_core) and not is_encoding:
                 names.add(option.__name__)
     return sorted(names)

@@ -2,23 +2,24 @@
 
 import math
 
+import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 from model import Attention, Block, split_heads
 
 
-class Reading:
-    """Replaces Transformer.start: takes the memory (B, S, C) that CrossBlocks read, and its mask
-    (B, S). Each row of the mask needs a True."""
+class ReadsMemory:
+    """Replaces Transformer.start: adds to the Where the memory (B, S, C) that CrossBlocks read, and
+    what hides its padding. memory_mask (B, S): each row needs a True."""
 
     def start(self, idx, mask=None, memory=None, memory_mask=None, **inputs):
         x, where = super().start(idx, mask, **inputs)
         where.memory = memory
         where.memory_bias = None
         if memory_mask is not None:
-            hidden = ~memory_mask[:, None, None]  # (B, 1, 1, S)
-            where.memory_bias = x.new_zeros(()).masked_fill(hidden, -math.inf)
+            bias = torch.where(memory_mask, 0.0, -math.inf).to(x.dtype)  # (B, S)
+            where.memory_bias = bias[:, None, None]  # (B, 1, 1, S)
         return x, where
 
 
@@ -27,11 +28,13 @@ class CrossBlock(Block):
 
     def __init__(self, config, attention, cross_attention):
         super().__init__(config, attention)
+        # init_weights draws in the order of the modules. Those of the feed-forward layer come last,
+        # as in forward, so they are taken out and put back
         norm2, feed_forward = self.norm2, self.feed_forward
         del self.norm2, self.feed_forward
         self.cross_norm = nn.LayerNorm(config.n_embd, config.norm_eps)
         self.cross_attention = cross_attention
-        self.norm2 = norm2  # again after the others: new weights are drawn in this order
+        self.norm2 = norm2
         self.feed_forward = feed_forward
 
     def forward(self, x, where, picked=None):

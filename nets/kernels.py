@@ -17,10 +17,11 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._triton import has_triton
 
 from data.batching import is_gpu
-from model import ALiBi, NoPE
+from model import ALiBi, NoPE, Transformer
+from nets import LONG
 from nets.relative import ContentBias
+from nets.sparse import Sparse
 
-LONG = 256  # tokens: below, all kernels are equally fast
 FASTEST_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -31,16 +32,18 @@ FASTEST_FIRST = [
 
 @dataclass
 class Kernel:
-    """Stands in the place of a bias: attends without a table."""
+    """Attends without a table. It stands in the place of the table, as the bias of a Where."""
 
     run: Callable  # (q, k, v, dropout) -> (B, H, T, D)
 
 
 class ChooseKernel:
-    """Replaces Transformer.bias: returns a Kernel where one has the effect of the table."""
+    """Replaces Transformer.start and bias: bias returns a Kernel where one has the effect of the
+    table; start notes whether positions are 0, 1, 2, ..., as a Kernel assumes."""
 
     def start(self, idx, mask=None, at=None, **inputs):
-        self.counts_from_0 = at is None  # compiled kernels take a token's index for its position
+        # Kernels take a token's index for its position, and T keys for T queries
+        self.counts_from_0 = at is None
         return super().start(idx, mask, at=at, **inputs)
 
     def bias(self, positions, i, j, mask):
@@ -54,9 +57,12 @@ class ChooseKernel:
         options = self.config
         if not self.counts_from_0 or isinstance(positions, ContentBias):
             return None
+        hiding = [option for option in type(self).__mro__ if "may_attend" in vars(option)]
+        if not set(hiding) <= {Sparse, Transformer}:  # another option hides tokens in its own way
+            return None
         if options.attn_block or options.global_tokens or options.random_keys:
             return None
-        adds_nothing = type(positions).bias is NoPE.bias
+        adds_nothing = type(positions).bias is NoPE.bias  # it does not override the method
         if adds_nothing and not options.window:
             if mask is None:
                 return Kernel(functools.partial(attend_plainly, causal=self.causal))
@@ -72,7 +78,7 @@ class ChooseKernel:
         options, device = self.config, self.embedding.weight.device
         has_dropout = self.training and options.attn_dropout > 0  # which FlexAttention lacks
         width = options.n_embd // options.n_head
-        if T < LONG or has_dropout or not 16 <= width <= 256 or compiled(device) is None:
+        if T < LONG or has_dropout or not 16 <= width <= 256 or compile_flex(device) is None:
             return None
         penalty = None
         if isinstance(positions, ALiBi):
@@ -86,7 +92,7 @@ class ChooseKernel:
             return s
 
         blocks = blocks_to_compute(T, self.causal, options.window, device)
-        flex, _ = compiled(device)
+        flex, _ = compile_flex(device)
         return Kernel(lambda q, k, v, dropout: flex(q, k, v, score_mod=score, block_mask=blocks))
 
 
@@ -103,14 +109,15 @@ class FastAttention:
 
 
 class CausalFastAttention(FastAttention):
-    """FastAttention of a decoder: slices of rows skip most of the keys that are hidden, which a
-    CPU's kernel would compute."""
+    """FastAttention of a decoder. A CPU's kernel also computes the scores that are hidden. So the
+    queries are cut into slices of LONG rows, each with only the keys up to its last row."""
 
     def attend(self, q, k, v, bias):
         T, S = q.size(2), k.size(2)
         has_dropout = self.training and self.attn_dropout > 0
-        if isinstance(bias, Kernel) or q.device.type != "cpu" or T <= LONG or has_dropout:
-            return super().attend(q, k, v, bias)
+        is_short = T <= LONG
+        if isinstance(bias, Kernel) or is_short or q.device.type != "cpu" or has_dropout:
+            return super().attend(q, k, v, bias)  # has_dropout: slices would draw other numbers
         parts = []
         for t in range(0, T, LONG):
             rows = slice(t, t + LONG)
@@ -125,8 +132,9 @@ class CausalFastAttention(FastAttention):
 def attend_plainly(q, k, v, dropout, causal):
     """Return softmax(q k^T / sqrt(D)) v; causal: of the keys up to the query."""
     if is_gpu(q.device) and q.size(2) >= LONG and not dropout:
-        # cuDNN's kernel is faster than FlashAttention 2 on an H100. It returns NaN for some biases
-        # (pytorch#196678) and rounds dropout (pytorch#174245).
+        # cuDNN's kernel is faster than FlashAttention 2 on an H100. It is right only here, without
+        # bias and dropout: it returns NaN for some biases (pytorch#196678) and rounds dropout
+        # (pytorch#174245).
         with sdpa_kernel(FASTEST_FIRST, set_priority=True):
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal)
@@ -149,14 +157,14 @@ def alibi_score(positions):
 
 
 @functools.cache
-def compiled(device):
+def compile_flex(device):
     """Return flex_attention and create_block_mask, compiled: for CUDA, with Triton and an Ampere
     GPU; else None."""
     if device.type != "cuda" or not has_triton():
         return None
     if torch.cuda.get_device_capability(device) < (8, 0):
         return None
-    torch._dynamo.config.recompile_limit = 64  # else a ninth kind of batch is not compiled
+    torch._dynamo.config.recompile_limit = 64  # batches of other shapes are compiled anew; not 8
     return torch.compile(flex_attention), torch.compile(create_block_mask)
 
 
@@ -173,5 +181,5 @@ def blocks_to_compute(T, causal, window, device):
             seen = seen & ((i - j).abs() < window)
         return seen
 
-    _, make_blocks = compiled(device)
+    _, make_blocks = compile_flex(device)
     return make_blocks(allowed, None, None, T, T, device=device)

@@ -12,7 +12,8 @@ from model import Learned, NoPE
 
 class LogScale:
     """Replaces Attention.mix: multiplies the query of the t-th token by s log t, s trained per head
-    (scalable softmax, Nakanishi 2025). At first it is 1 for t = block_size."""
+    (scalable softmax, Nakanishi 2025). At first it is 1 for t = block_size. Tokens that a window
+    hides from the query count too."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -31,8 +32,8 @@ class LogScale:
 
 
 class NopeEvery:
-    """Replaces Transformer.start: also says where the tokens of a NopeBlock are, namely nowhere.
-    With nope_every=n, every n-th block is one (Yang et al. 2025, "RNoPE")."""
+    """Replaces Transformer.start: also makes `where.nope`, a Where without positions, which a
+    NopeBlock reads. With nope_every=n, every n-th block is one (Yang et al. 2025, "RNoPE")."""
 
     def start(self, idx, mask=None, **inputs):
         x, where = super().start(idx, mask, **inputs)
@@ -66,16 +67,19 @@ class LongLearned(Learned):
         super().__init__(replace(config, block_size=config.random_positions), causal)
 
 
-def spread(idx, mask, end, random):
+def spread(idx, mask, end, is_training):
     """Return positions below `end` for texts idx (B, T), mask (B, T) or None: (T,) or (B, T).
 
-    random: a sorted sample, for training (Ruoss et al. 2023). Else each text is spread evenly: at
-    positions 0, 1, 2, ... all tokens would be closer together than in training."""
+    In training, they are a sorted sample (Ruoss et al. 2023). Else each text is spread evenly, so
+    that an evaluation repeats; the paper draws a sample then too. At positions 0, 1, 2, ... all
+    tokens would be closer together than in training."""
     T = idx.size(1)
-    if random:
+    if is_training:
         return torch.randperm(end, device=idx.device)[:T].sort().values
     at = torch.arange(T, device=idx.device)
     if T > end:
         return at
-    lengths = T if mask is None else mask.sum(1, keepdim=True)  # (B, 1)
-    return (at * end // lengths).clamp(max=end - 1)
+    lengths = T
+    if mask is not None:
+        lengths = mask.sum(1, keepdim=True)  # (B, 1)
+    return (at * end // lengths).clamp(max=end - 1)  # of padding, the last position

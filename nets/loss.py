@@ -28,7 +28,9 @@ class FusedLoss:
     def read(self, idx, targets, mask, **inputs):
         """Return (features (N, C), weight (V, C), bias (V,)) and targets (N,) of what is not
         ignored."""
-        targets = targets.view_as(idx).flatten()
+        if targets.shape != idx.shape:
+            raise ValueError(f"targets {tuple(targets.shape)} for tokens {tuple(idx.shape)}")
+        targets = targets.flatten()
         picked = not_ignored(targets)  # (N,), on the CPU: a GPU need not wait
         h = self.body(idx, mask, send(picked, idx.device), **inputs)  # (N, C)
         return self.head.project(h), send(targets[picked], idx.device)

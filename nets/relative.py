@@ -1,8 +1,10 @@
 """Eight encodings of relative positions, which came after those of model.py: options of --pos.
 
-They read offsets i - j; the subclasses of ContentBias compare contents too. All blocks share the
-trained parts of one encoding. To add one, write a class with the places where it acts (see NoPE in
-model.py) and add it to POSITIONS: docs/architecture.md has an example with its test.
+Most read offsets i - j; the subclasses of ContentBias also read what the tokens contain. All
+blocks share the trained parts of one encoding, as in T5, DeBERTa and KERPLE. In the papers of Shaw,
+CoPE and the forget gates each block has its own; so has FIRE, which is called FIRE-S if blocks
+share. To add an encoding, write a class with the places where it acts (see NoPE in model.py) and
+add it to POSITIONS: docs/architecture.md has an example.
 """
 
 import math
@@ -11,7 +13,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from model import POSITIONS, ALiBi, NoPE, alibi_slopes, position_angles
+from model import POSITIONS, ALiBi, ConfigError, NoPE, alibi_slopes, position_angles
 
 
 def offsets(i, j):
@@ -55,7 +57,7 @@ class OneSided(ALiBi):
     def __init__(self, config, causal):
         super().__init__(config, causal)
         if config.n_head % 2:
-            raise ValueError(f"n_head must be even: alibi=one-sided, got {config.n_head}")
+            raise ConfigError(f"n_head must be even: alibi=one-sided, got {config.n_head}")
         half = config.n_head // 2
         self.slopes = nn.Buffer(alibi_slopes(half).repeat(2), persistent=False)  # (H,)
         sides = torch.tensor([1] * half + [-1] * half)  # heads that see the past, the future
@@ -125,7 +127,8 @@ class DeBERTa(ContentBias):
         (q_i · W_k r[i - j] + k_j · W_q r[j - i] + q_i · k_j) / sqrt(3D)
 
     where W_q and W_k are those that make the layer's own q and k from the content, and r passes a
-    layer norm, both as in the authors' second version."""
+    layer norm, both as in the authors' second version. Their code and that of transformers read
+    r[i - j] in the second product too."""
 
     label = "DeBERTa"
     color = "#332288"
@@ -176,7 +179,7 @@ class FIRE(NoPE):
     def __init__(self, config, causal):
         super().__init__(config, causal)
         if not causal:
-            raise ValueError("pos=fire: divides by the query's position, so it needs a decoder")
+            raise ConfigError("pos=fire: divides by the query's position, so it needs a decoder")
         self.c = nn.Parameter(torch.tensor(0.1))
         self.start = config.block_size / 4
         self.stretch = nn.Parameter(torch.tensor(1.0))  # L = stretch * start
@@ -191,6 +194,7 @@ class FIRE(NoPE):
         return self.net(share).movedim(-1, 1)  # (1 or B, H, T, S)
 
     def log(self, x):
+        """Return log(1 + c x)."""
         return torch.log1p((self.c * x).abs())
 
 
@@ -198,7 +202,8 @@ class CoPE(ContentBias):
     """Contextual positions (Golovneva et al. 2024): the gate sigmoid(q_i · k_j / sqrt(D)) decides
     whether key j counts. The position of j is the sum of gates from it to i, and adds q_i · e[p] /
     sqrt(D) to the score; e is trained for p = 0, 1, ..., block_size - 1, and in proportion between.
-    Positions that are given do not count."""
+    Positions that are given do not count. The division of q_i · e[p] by sqrt(D) is that of the
+    authors' repository (without --cope-nodiv); the code printed in the paper does not divide it."""
 
     label = "CoPE"
     color = "#009988"
@@ -206,7 +211,7 @@ class CoPE(ContentBias):
     def __init__(self, config, causal):
         super().__init__(config, causal)
         if not causal:
-            raise ValueError("pos=cope: counts the tokens before a query, so it needs a decoder")
+            raise ConfigError("pos=cope: counts the tokens before a query, so it needs a decoder")
         self.vectors = nn.Embedding(config.block_size, config.n_embd // config.n_head)
 
     def content_bias(self, q, k, i, j, attention):
@@ -218,15 +223,17 @@ class CoPE(ContentBias):
         below = p.floor().long()
         above = (below + 1).clamp(max=last)
         scores = q @ self.vectors.weight.T  # (B, H, T, block_size)
-        return torch.lerp(look_up(scores, below), look_up(scores, above), (p - below).to(q.dtype))
+        score_below = look_up(scores, below)  # (B, H, T, S)
+        score_above = look_up(scores, above)
+        return torch.lerp(score_below, score_above, (p - below).to(q.dtype))
 
 
 class Forget(ContentBias):
     """The sum of log f_t over the tokens j < t <= i (the Forgetting Transformer, Lin et al. 2025).
 
-    The gate f_t = sigmoid(w · k_t + b), w and b per head, is near 1 at first: little is forgotten.
-    In the paper it reads the layer's input, which a cache does not keep, not the head's key, and
-    each layer has its own w and b. Positions that are given do not count."""
+    The gate f_t = sigmoid(w · k_t + b), w and b per head, begins at 0.98: little is forgotten; the
+    authors' begins at 0.5 (b = 0). In the paper it reads the layer's input, which a cache does not
+    keep, not the head's key. Positions that are given do not count."""
 
     label = "Forget gates"
     color = "#222222"
@@ -234,7 +241,7 @@ class Forget(ContentBias):
     def __init__(self, config, causal):
         super().__init__(config, causal)
         if not causal:
-            raise ValueError("pos=forget: forgets what is before a query, so it needs a decoder")
+            raise ConfigError("pos=forget: forgets what is before a query, so it needs a decoder")
         self.w = nn.Parameter(torch.zeros(config.n_head, config.n_embd // config.n_head))
         self.b = nn.Parameter(torch.full((config.n_head,), 4.0))  # f = 0.98
 
@@ -260,6 +267,7 @@ class PoPE(NoPE):
 
     def turn(self, q, k, i, j):
         D = q.size(-1)
+        # position_angles gives half as many angles as channels, and PoPE needs one per channel
         angles_q = position_angles(i.view(-1, 1, i.size(-1)), 2 * D)  # (1 or B, 1, T, D)
         angles_k = position_angles(j.view(-1, 1, j.size(-1)), 2 * D) + self.delta[:, None]
         q = math.sqrt(2) * from_polar(q, angles_q)  # attention will divide by sqrt(2D)
@@ -279,7 +287,7 @@ class PadValues:
 
     def attend(self, q, k, v, bias):
         D = v.size(-1)
-        missing = max(0, q.size(-1) - D)
+        missing = max(0, q.size(-1) - D)  # 0 in a block without positions
         v = F.pad(v, (0, missing))  # (B, H, S, 2D)
         return super().attend(q, k, v, bias)[..., :D]
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from model import Rotary, position_angles
+from model import ConfigError, Rotary, position_angles
 
 
 class ScaledRotary(Rotary):
@@ -14,8 +14,8 @@ class ScaledRotary(Rotary):
     linear  i / s in place of i (Chen et al. 2023)
     ntk     base * s^(D / (D - 2)) in place of the base: only the slowest pair of channels gets s
             times slower (bloc97 2023)
-    yarn    pairs that turn at most once within block_size get s times slower, those that turn 32
-            times stay, others are between; scores grow by (0.1 ln s + 1)^2 (Peng et al. 2024)
+    yarn    the fast pairs stay, the slow ones get s times slower, others are between, see
+            `kept`; scores grow by (0.1 ln s + 1)^2 (Peng et al. 2024)
     """
 
     def __init__(self, config, causal):
@@ -26,7 +26,7 @@ class ScaledRotary(Rotary):
         self.n_turned = 2 * round(config.rope_share * self.D / 2)  # channels of a head
         least = 4 if self.scale == "ntk" else 2
         if not least <= self.n_turned <= self.D:
-            raise ValueError(f"rope_share must be of {least} to {self.D} channels of a head")
+            raise ConfigError(f"rope_share must be of {least} to {self.D} channels of a head")
 
     def angles(self, i):
         """Return the angles (..., n_turned / 2) of positions i."""
@@ -37,11 +37,27 @@ class ScaledRotary(Rotary):
         if self.scale == "linear":
             return angles / s
         if self.scale == "yarn":
-            end = i.new_tensor(self.block_size)
-            turns = position_angles(end, n, self.base) / (2 * math.pi)  # (n_turned / 2,)
-            kept = ((turns - 1) / (32 - 1)).clamp(0, 1)
+            kept = self.kept(i.device)
             return angles * (kept + (1 - kept) / s)
         return angles
+
+    def kept(self, device):
+        """Return which share of its speed each pair keeps in YaRN, beside that of s times slower
+        angles, (n_turned / 2,): 1 up to the pair that turns 32 times within block_size, 0 from the
+        pair that turns once, between them linear in the pair's number. So do the authors' code
+        (`find_correction_range`) and transformers; the paper's formula (section 3.2) is linear in
+        the turns, and slows even the fastest pair of a short block."""
+        first = max(0, math.floor(self.pair_that_turns(32)))
+        last = min(self.n_turned - 1, math.ceil(self.pair_that_turns(1)))
+        if first == last:
+            last += 0.001  # as they do: a step in place of a ramp
+        number = torch.arange(self.n_turned // 2, device=device)
+        return 1 - ((number - first) / (last - first)).clamp(0, 1)
+
+    def pair_that_turns(self, times):
+        """Return the number, with a fraction, of the pair that turns so often in block_size."""
+        speed = 2 * math.pi * times / self.block_size  # = base ** (-2 number / n_turned)
+        return -math.log(speed) / math.log(self.base) * self.n_turned / 2
 
     def turn(self, q, k, i, j):
         if self.scale == "yarn":

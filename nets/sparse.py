@@ -1,4 +1,10 @@
-"""Attention to some of the keys: windows, blocks, global tokens, random keys."""
+"""Attention to some of the keys: windows, blocks, global tokens, random keys.
+
+What differs from the papers: Qiu et al. also let heads attend from each block to another one (a
+permutation of the blocks), here each block sees itself alone. BigBird's windows, global tokens and
+random keys come in blocks of tokens, for speed, here they are single ones. In a decoder, which
+BigBird is not, a global token is seen by all later tokens, but sees only what is before it.
+"""
 
 import torch
 

@@ -13,10 +13,11 @@ class TwoLanguages:
 
     def __init__(self, config, *parts):
         super().__init__(config, *parts)
+        # init_weights draws in the order of the modules: embeddings first, then blocks
         blocks = self.blocks
         del self.blocks
         self.languages = nn.Embedding(2, config.n_embd)
-        self.blocks = blocks  # again after it: new weights are drawn in this order
+        self.blocks = blocks
 
     def start(self, idx, mask=None, languages=None, **inputs):
         """languages (B, T) long, 0 or 1; None: all tokens are of the first language."""

@@ -12,6 +12,7 @@ from nets import build, kernels
 from nets.build import (
     ALIBI_FORMS,
     Options,
+    build_body,
     build_model,
     choose_attention,
     combine,
@@ -73,7 +74,7 @@ def use_kernels(monkeypatch):
 
         monkeypatch.setattr(build, "LONG", 8)
         monkeypatch.setattr(kernels, "LONG", 8)
-        monkeypatch.setattr(kernels, "compiled", lambda device: (flex, create_block_mask))
+        monkeypatch.setattr(kernels, "compile_flex", lambda device: (flex, create_block_mask))
         monkeypatch.setattr(kernels, "attend_plainly", plain)
         return used
 
@@ -250,3 +251,23 @@ def test_pope_attends_with_values_half_as_wide(body, block_size):
 def test_a_class_with_options_is_made_once():
     assert combine(Attention, PadValues) is combine(Attention, PadValues)
     assert combine(Attention, PadValues).__mro__[1:3] == (PadValues, Attention)
+
+
+class EverySecond:
+    """Hides the keys at odd distances, as an option of a student's own would."""
+
+    def may_attend(self, i, j, mask):
+        distance = i[..., :, None] - j[..., None, :]
+        may = super().may_attend(i, j, mask)
+        return may & (distance % 2 == 0).view(-1, 1, *distance.shape[-2:])
+
+
+def test_another_option_that_hides_tokens_does_so_in_long_blocks_too():
+    options = Options(vocab_size=30, n_layer=1, n_embd=16, n_ffn=20, block_size=300, pos="nope")
+    torch.manual_seed(0)
+    body = build_body(options, causal=True, extensions=[EverySecond]).eval()
+    idx = torch.randint(5, 30, (1, 300))
+    other = idx.clone()
+    other[:, 0] = (idx[:, 0] - 5 + 7) % 25 + 5  # replace the first token
+    changed = (body(other) - body(idx)).abs().amax(-1)[0] > 1e-6  # (300,)
+    assert changed[::2].any() and not changed[1::2].any()

@@ -8,8 +8,9 @@ import torch
 from helpers import NO_ENCODER, read_weights, tiny_model
 from torch import nn
 
+from lab.optim import make_adamw
 from model import POSITIONS, Decoder, Encoder, alibi_slopes, sinusoids
-from nets.build import ALIBI_FORMS, Options, build_body, check, choose_positions
+from nets.build import ALIBI_FORMS, Options, build_body, check_options, choose_positions
 from nets.cached import CachedReader
 from nets.relative import ContentBias
 
@@ -180,6 +181,16 @@ def test_every_trained_part_of_an_encoding_learns(pos):
     assert all(p.grad is not None and p.grad.any() for p in trained)
 
 
+@pytest.mark.parametrize("pos", POSITIONS)
+def test_weight_decay_leaves_what_an_encoding_trains(pos):
+    model = tiny_model(Decoder, pos=pos)
+    decayed, others = make_adamw(model, lr=0.1, weight_decay=0.01).param_groups
+    assert decayed["weight_decay"] == 0.01 and others["weight_decay"] == 0
+    n_layer = len(model.body.blocks)
+    assert len(decayed["params"]) == 1 + 4 * n_layer  # token vectors, qkv, out, up and down
+    assert len(decayed["params"] + others["params"]) == len(list(model.parameters()))
+
+
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 @pytest.mark.parametrize("pos", POSITIONS)
 def test_given_positions_are_those_that_count(pos, body):
@@ -198,7 +209,7 @@ def test_given_positions_are_those_that_count(pos, body):
 
 @pytest.mark.parametrize("pos", NO_ENCODER)
 def test_an_encoding_for_decoders_is_refused_in_an_encoder(pos):
-    for refuse in (check, build_body):
+    for refuse in (check_options, build_body):
         with pytest.raises(ValueError, match=f"pos={pos}: .* needs a decoder"):
             refuse(Options(pos=pos), causal=False)
 

@@ -8,7 +8,8 @@ from helpers import read_weights, tiny_model
 from torch import nn
 
 from model import POSITIONS, Config, Decoder, Encoder
-from nets.build import ROPE_SCALES
+from nets.build import ROPE_SCALES, Options
+from nets.rotary import ScaledRotary
 
 T, BLOCK, H, D = 24, 12, 2, 8  # texts are longer than block_size, and than 16
 ROOT_D = math.sqrt(D)
@@ -125,8 +126,11 @@ def angle(config, i, c):
     if config.rope_scale == "linear":
         speed /= s
     if config.rope_scale == "yarn":
-        turns = config.block_size * speed / (2 * math.pi)
-        kept = clip((turns - 1) / (32 - 1), 0, 1)
+        numbers = range(100)
+        turns = [config.block_size * base ** (-2 * number / n) / 2 / math.pi for number in numbers]
+        first = max([0] + [number for number in numbers if turns[number] >= 32])
+        last = min([n - 1] + [number for number in numbers if turns[number] <= 1])
+        kept = 1 - clip((c - first) / (last - first), 0, 1)
         speed = kept * speed + (1 - kept) * speed / s
     return i * speed
 
@@ -153,3 +157,27 @@ def test_every_angle_is_that_of_the_options(scale, share):
         scores *= (0.1 * math.log(4) + 1) ** 2
     expected = (scores + torch.full((T, T), -math.inf).triu(1)).softmax(-1)
     torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("block_size, base, share, factor", [
+    (64, 10000.0, 1.0, 4.0),  # all pairs turn fewer than 32 times
+    (2048, 10000.0, 1.0, 2.0),
+    (256, 500.0, 0.5, 8.0),
+    (4, 10000.0, 1.0, 4.0),  # none turns once
+])  # fmt: skip
+def test_yarn_is_that_of_transformers(block_size, base, share, factor, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    transformers = pytest.importorskip("transformers", reason="the extra beyond is not installed")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling = dict(rope_type="yarn", factor=factor, rope_theta=base, partial_rotary_factor=share)
+    scaling["original_max_position_embeddings"] = block_size
+    theirs = transformers.LlamaConfig(head_dim=32, rope_parameters=scaling)
+    speeds, growth = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
+    options = dict(rope_base=base, rope_share=share, rope_scale="yarn", rope_factor=factor)
+    shape = dict(n_head=2, n_embd=64, block_size=block_size)
+    rotary = ScaledRotary(Options(pos="rope", **options, **shape), causal=True)
+    torch.testing.assert_close(rotary.angles(torch.tensor(7)), 7 * speeds)
+    q = torch.ones(1, 2, 1, 32)
+    turned, _ = rotary.turn(q, q, torch.tensor([0]), torch.tensor([0]))
+    torch.testing.assert_close(turned, growth**2 * q)  # they let q and k both grow
