@@ -15,7 +15,8 @@ from data.tokenizer import BOS, PAD, SPECIAL, UNK, encode, frame
 def generator(*numbers):
     """Return a torch.Generator for these numbers, e.g. (seed, step); neighbours are unrelated."""
     digest = hashlib.sha256(repr(numbers).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))  # CPUs use 32 bits
+    seed = int.from_bytes(digest[:7], "big")
+    return torch.Generator().manual_seed(seed)
 
 
 def stream(tokenizer, lines):
@@ -140,10 +141,8 @@ def noise_tokens(idx, targets, counts, gen, drop=0.0, swap=0.0, rare=0.0):
     return idx, targets
 
 
-def count_tokens(ids, vocab_size, swap=1.0, rare=1.0):
-    """Return how often each token occurs in ids, a stream: (V,); zeros if nothing needs that."""
-    if not (swap or rare):
-        return torch.zeros(vocab_size)
+def count_tokens(ids, vocab_size):
+    """Return how often each token occurs in ids, a stream: (V,)."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for part in ids.split(2**22):  # in parts, as a text on disk may be larger than the memory
         counts += part.long().bincount(minlength=vocab_size)

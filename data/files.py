@@ -57,10 +57,16 @@ def normalize_characters(text):
     """Return a text in NFC, without invisible marks, and with [UNK] for <unk>. Otherwise words that
     look the same would have different ids."""
     text = text.replace("\ufeff", "")  # byte order mark
-    text = text.replace("\u200b", "")  # zero width space
+    text = text.replace("\u200b", " ")  # zero width space, which separates words of Khmer and Thai
     text = text.replace("\xad", "")  # soft hyphen
     text = text.replace("<unk>", "[UNK]")  # as WikiText and the Penn Treebank write it
     return unicodedata.normalize("NFC", text)
+
+
+def strip_invisible(text):
+    """Return a text without spaces and invisible characters (category Cf) at its ends."""
+    invisible = [c for c in text if c.isspace() or unicodedata.category(c) == "Cf"]
+    return text.strip("".join(invisible))
 
 
 def read_lines(path, as_is=False):
@@ -74,7 +80,7 @@ def read_lines(path, as_is=False):
         normalized = [normalize_characters(line) for line in lines]
         n_changed = sum(map(str.__ne__, lines, normalized))
         if n_changed:
-            rules = "read in NFC, without U+FEFF, U+200B and U+00AD, and with [UNK] for <unk>"
+            rules = "read in NFC, without U+FEFF and U+00AD, a space for U+200B, [UNK] for <unk>"
             print(f"note: {path}: {n_changed:,} lines changed: {rules}", file=sys.stderr)
         lines = normalized
     while lines and not lines[-1].strip():
@@ -123,6 +129,16 @@ def write_text(path, text):
 def write_json(path, value):
     """Replace a JSON file in one step. Raises ValueError for NaN and infinities."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def short_name(name, most=200):
+    """Return the name of a file in at most so many bytes, as file systems allow 255. The end of a
+    longer one becomes a short hash."""
+    encoded = name.encode()
+    if len(encoded) <= most:
+        return name
+    digest = hashlib.sha256(encoded).hexdigest()[:8]
+    return f"{encoded[: most - 9].decode(errors='ignore')}-{digest}"
 
 
 def sha256(path):

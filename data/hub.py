@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from data.corpus import PAIR, Corpus, name_of
-from data.files import UserError, normalize_characters
+from data.files import UserError, normalize_characters, strip_invisible
 from data.leaks import hold_out
-from data.tables import NAMES, ROLES, make_corpus
+from data.tables import NAMES, find_columns, make_corpus
 
 
 def read_hub(name):
@@ -71,28 +71,38 @@ def load_splits(name, place, subset):
 
 
 def choose_columns(name, named, kinds):
-    """Return {what a column holds: its name}: those `named`, then those with a usual name, then by
-    type the first of classes and the first of strings. kinds: {name of a column: its type}. Raises
-    UserError for a column that does not exist, and without a text."""
-    usual = [(ROLES.get(column.lower()), column) for column in kinds]
-    usual += [("label", column) for column in kinds if hasattr(kinds[column], "names")]
-    usual += [("text", column) for column in kinds if dtype_of(kinds[column]) == "string"]
-    columns = dict(named)
-    for usual_role, column in usual:
-        role = usual_role
-        if role == "label" and "float" in dtype_of(kinds[column]):
-            role = "score"
-        if role and column not in columns.values():
-            columns.setdefault(role, column)
-
-    wrong = []
+    """Return {what a column holds: its name}: those `named`, then those with a usual name, then the
+    one of the type of classes or strings. kinds: {name of a column: its type}. Raises UserError for
+    a column that does not exist, without a text, and for two that fit."""
+    names = list(kinds)
+    form = f"write {', '.join(NAMES)}=COLUMN; the columns are {', '.join(names)}"
     for role, column in named.items():
         if role not in NAMES or column not in kinds:
-            wrong.append(f"{role}={column}")
-    if wrong or "text" not in columns:
-        problem = ", ".join(wrong) or "no text"
-        form = f"write {', '.join(NAMES)}=COLUMN; the columns are {', '.join(kinds)}"
-        raise UserError(f"--data {name}: {problem} cannot be read; {form}")
+            raise UserError(f"--data {name}: {role}={column} cannot be read; {form}")
+    fits = {}  # what a column holds -> the names of the columns that fit
+    free = set(names)
+    lower_case = {role: column.lower() for role, column in named.items()}
+    for role, places in find_columns(names, lower_case).items():
+        fits[role] = [names[place] for place in places]
+        if role in named:
+            fits[role] = [named[role]]
+        free -= set(fits[role])
+    labels = fits.get("label", [])
+    if "label" not in named and labels and "float" in dtype_of(kinds[labels[0]]):
+        fits.setdefault("score", fits.pop("label"))
+    classes = [column for column in names if hasattr(kinds[column], "names")]
+    strings = [column for column in names if dtype_of(kinds[column]) == "string"]
+    fits.setdefault("label", [column for column in classes if column in free])
+    fits.setdefault("text", [column for column in strings if column in free])
+    columns = {}
+    for role, several in fits.items():
+        if len(several) > 1:
+            problem = f"the columns {' and '.join(several)} both fit {role}"
+            raise UserError(f"--data {name}: {problem}; choose one: {form}")
+        if several:
+            columns[role] = several[0]
+    if "text" not in columns:
+        raise UserError(f"--data {name}: no text cannot be read; {form}")
     return columns
 
 
@@ -112,6 +122,8 @@ def read_split(records, columns, kinds):
     rows = []
     for cells in records:
         row = {role: spell(kinds[column], cells[column]) for role, column in columns.items()}
+        if "label" in row:
+            row["label"] = strip_invisible(row["label"])
         if not all(row.values()):
             continue
         if not is_text(columns):

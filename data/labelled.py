@@ -16,8 +16,11 @@ def load_labelled(name, target="class", columns=""):
     """Return the Corpus of --data. Its rows have classes or, as a `target`, scores. columns: those
     of a table that hold the label or score, the text, and of pairs the second text, "label,a,b".
     Raises UserError without rows to train and test on."""
+    if columns and not Path(name).expanduser().is_file():
+        problem = f"names columns of a table, but --data {name} is no .tsv or .csv"
+        raise UserError(f"--columns {columns}: {problem}; leave it out")
     if columns:
-        corpus = read_table(Path(name), columns, target)
+        corpus = read_table(Path(name).expanduser(), columns, target)
     else:
         corpus = load(name)
     remedy = "give a .csv, hf:NAME:text=COLUMN,label=COLUMN, or a folder with train_CLS.tsv"

@@ -22,6 +22,7 @@ import numpy as np
 from data.corpus import copy_key, sentences_of
 from data.files import UserError, whole_file
 
+RUN = 12  # consecutive words that two different sentences hardly share by chance
 SHORTEST = 5  # words of a test sentence that is also found inside a longer text
 
 # Scripts without spaces: Thai and Lao, Burmese, Khmer, Japanese and Chinese
@@ -154,10 +155,29 @@ def hold_out(items, share, seed=0, key=lambda item: item, name="", kind=lambda i
         held_out.update(group[:n_held_out])
         start = end
     if name and not 0 < len(held_out) < len(texts):
-        raise UserError(f"--data {name}: too little text to hold out --valid {share}; give more")
+        problem = f"--data {name}: too little text to hold out --valid {share}"
+        raise UserError(f"{problem}; give a larger --valid, or more text")
     kept_items = [item for text_key, item in zip(keys, items) if text_key not in held_out]
     held_out_items = [item for text_key, item in zip(keys, items) if text_key in held_out]
     return kept_items, held_out_items
+
+
+def find_overlaps(held_out, kept):
+    """Return the held-out texts that share RUN consecutive words with a kept one. Case, spaces and
+    punctuation do not count."""
+    runs = set()
+    for text in held_out:
+        runs |= runs_of(text)
+    seen = set()  # the runs that are also in a kept text
+    for text in kept:
+        seen |= runs_of(text) & runs
+    return [text for text in held_out if runs_of(text) & seen]
+
+
+def runs_of(text):
+    """Return the set of all RUN consecutive words of a text, as tuples."""
+    words = words_of(text)
+    return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
 
 
 # What a run or a prepared folder was made with

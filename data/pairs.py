@@ -14,14 +14,14 @@ from data.parallel import read_parallel
 PAIR_VIEWS = dict(alone="alone", paired="beside its translation", mispaired="beside a wrong one")
 
 
-def load_pairs(name, valid=0.0):
+def load_pairs(name, valid=None):
     """Return the Pairs called toy, English and Lami, or in a folder of two languages. valid: the
-    share of training pairs to hold out if the folder has no val. Raises UserError."""
+    share of training pairs to hold out if the folder has no val; None: none. Raises UserError."""
     if name == "toy":
         pairs = toy_pairs.load_pairs()
     else:
         pairs = read_parallel(name)
-    if valid and not pairs.valid:
+    if valid is not None and not pairs.valid:
         kept, held_out = hold_out(pairs.train, valid, key=lambda pair: pair[0], name=name)
         pairs = replace(pairs, train=kept, valid=held_out)
     return pairs

@@ -34,7 +34,7 @@ class Flags:
     tokenizer: Literal["bpe", "word"] = "bpe"  # byte-level BPE, or word level
     vocab_size: int = 0  # entries of the vocabulary; 0: 4000 BPE pieces, or every word
     vocab_from: Path | None = None  # a run or prepared folder whose tokenizer to use
-    valid: float | None = None  # share of lines held out as `valid`; default: 0.01, at most 1 MB
+    valid: float | None = None  # share of lines held out as `valid`; None: 0.01, at most 1 MB
 
 
 def prepare(flags):

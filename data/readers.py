@@ -4,7 +4,7 @@
 |---|---|
 | a name in NAMES | `load()` of data/corpora/NAME.py |
 | a .txt | `read_text_file`, here |
-| a .tsv or .csv of labels and texts | data/tables.py |
+| a .tsv or .csv of labels and texts, or a .txt with a header of them | data/tables.py |
 | hf:NAME, a data set of the Hugging Face Hub | data/hub.py |
 | a folder in the assignment's form (train_CLS.tsv, train_LM.txt, ...) | data/corpora/speeches.py |
 | a folder of SICK or WikiText (SICK_train.txt, train.txt) | data/corpora/sick.py, wikitext2.py |
@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from data.corpus import Corpus, copy_key
-from data.files import UserError, read_non_empty_lines
+from data.files import UserError, decode, read_bytes, read_non_empty_lines
 
 # The named corpora: one module of data/corpora each
 MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
@@ -76,14 +76,27 @@ def read_path(name, flag):
         raise UserError(f"{flag} {name}: holds prepared tokens, for train_lm.py; give the text")
     if path.is_dir():
         return read_folder(path)
-    if path.exists() and ending == ".txt":
+    if path.exists() and ending == ".txt" and not is_table(path):
         return read_text_file(path)
-    if path.exists() and ending in (".tsv", ".csv"):
+    if path.exists() and ending in (".txt", ".tsv", ".csv"):
         from data.tables import read_table
 
         return read_table(path)
     remedy = f"give one, or a name: {', '.join(NAMES)}"
+    remedy += f"; or to train_lm.py a task: {', '.join(TASK_NAMES)}"
     raise UserError(f"{flag} {name}: no folder, .txt, .tsv or .csv; {remedy}")
+
+
+def is_table(path):
+    """Return whether a .txt begins with tab-separated names of columns, of labels and texts: SNLI,
+    MultiNLI and MRPC have such files."""
+    first_line, _, _ = read_bytes(path).partition(b"\n")
+    if b"\t" not in first_line:
+        return False
+    from data.tables import find_columns
+
+    names = decode(path, first_line).strip().split("\t")
+    return {"label", "text"} <= find_columns(names, {}).keys()
 
 
 def read_folder(folder):

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from data.batching import by_epoch, hash_ids, length_batches, pad, sentences
 from data.corpus import Corpus
 from data.files import UserError
-from data.leaks import hold_out
+from data.leaks import find_overlaps, hold_out
 from data.text import is_prepared, load_parts, read_prepared, refuse_flags
 from data.tokenizer import EOS, frame, train_tokenizer
 
@@ -25,9 +25,10 @@ class Sentences:
     valid: list[torch.Tensor]
     n_tokens: int  # of train
     n_long: int  # lines longer than a block, which were split
+    share_seen: float  # of held-out lines, that share leaks.RUN words with a training line
     note: str  # what --split removed
     hash: str  # as in Text
-    read: dict[str, Corpus]  # as in Text
+    corpora: dict[str, Corpus]  # as in Text
 
     def batches(self, batch_size, seed):
         """Return a function of step -> idx, mask (B, T): of similar length, each once per epoch."""
@@ -128,6 +129,7 @@ def make_sentences(name, tokenizer, T, kept, held_out, note, corpora):
     """Return the Sentences of the texts to train on and of those held out, of at most T tokens."""
     train, n_long = sentences(tokenizer, kept, T, split=True)
     valid, _ = sentences(tokenizer, held_out, T, split=True)
+    overlaps = find_overlaps(held_out, kept)
     return Sentences(
         name=name,
         tokenizer=tokenizer,
@@ -135,9 +137,10 @@ def make_sentences(name, tokenizer, T, kept, held_out, note, corpora):
         valid=valid,
         n_tokens=sum(map(len, train)),
         n_long=n_long,
+        share_seen=len(overlaps) / max(1, len(held_out)),
         note=note,
         hash=hash_ids(train + valid),
-        read=corpora,
+        corpora=corpora,
     )
 
 
@@ -159,7 +162,8 @@ def read_blocks(data, T, tokenizer):
         valid=[frame_ids(text.tokenizer, ids) for ids in valid],
         n_tokens=train.numel(),
         n_long=0,
+        share_seen=0.0,
         note="",
         hash=text.hash,
-        read={},
+        corpora={},
     )

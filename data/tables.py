@@ -8,34 +8,28 @@ import csv
 import math
 import re
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from data.corpus import PAIR, Corpus, sentences_of
-from data.files import UserError, read_lines
+from data.files import UserError, read_lines, strip_invisible
 from data.leaks import hold_out
 
-# What a column holds -> its usual names, in lower case
+# What a column holds -> its usual names, in lower case. Its name here wins over them
 NAMES = {
-    "label": "label labels class category target sentiment speaker author gold_label "
-    "entailment_judgment",
-    "text": "text texts sentence content message review tweet document text1 sentence1 sentence_a "
-    "question1 premise",
-    "text2": "text2 sentence2 sentence_b question2 hypothesis",  # second sentence of a pair
-    "score": "score similarity relatedness_score",
+    "label": "labels|class|category|target|sentiment|speaker|author|gold_label|"
+    "entailment_judgment|quality|is_duplicate",
+    "text": "texts|sentence|content|message|review|tweet|document|text1|sentence1|sentence_a|"
+    "question1|premise|#1 string",
+    # The second sentence of a pair
+    "text2": "sentence2|sentence_b|question2|hypothesis|#2 string",
+    "score": "similarity|relatedness_score",
 }
+QNLI = {"text": "question", "text2": "sentence"}  # a pair only together
 
-
-def invert(names):
-    """Return {name of a column: what it holds}."""
-    roles = {}
-    for role, words in names.items():
-        for name in words.split():
-            roles[name] = role
-    return roles
-
-
-ROLES = invert(NAMES)
+# Columns of labels in files (SNLI, MultiNLI, QQP) whose authors left rows without a label or a cell
+FLAWED = ("gold_label", "is_duplicate")
 
 
 @dataclass
@@ -101,18 +95,19 @@ def find_classes(path, rows):
     if all(map(str.isdecimal, classes)):
         classes.sort(key=len)  # 9 before 10
     if not 2 <= len(classes) <= max(2, len(rows) // 4):
-        remedy = "expected two of several rows each; check which column holds the labels"
+        remedy = "expected two of several rows each; choose the column with --columns label,text"
         raise UserError(f"{path}: {len(classes)} labels in {len(rows)} rows, {remedy}")
     return classes
 
 
 def read_rows(path, labels=None, wanted="label", columns=""):
-    """Return [{"label": ..., "text": ..., another name: ...}, ...] of a .csv, or of any other file
-    as tab-separated lines. A pair becomes one text.
+    """Return [{"label": ..., "text": ..., "others": {name: cell}}, ...] of a .csv, or of any other
+    file as tab-separated lines; "score" instead of a label, or beside it. A pair becomes one text.
 
-    The columns are those that a header names, see NAMES, or the first two. columns: their names if
-    others, "label,a,b". Raises UserError naming a line without label or text, or with a label that
-    is not among `labels`, and without the column `wanted`: "label", "score", or "" for none."""
+    The columns are those that a header names, see `choose_columns`, or the first two. columns:
+    their names if others, "label,a,b". Raises UserError naming a line without label or text, or
+    with a label that is not among `labels`, and without the column `wanted`: "label", "score", or
+    "" for none."""
     lines = read_lines(path)
     form = find_form(path, lines)
     records = parse(path, lines, form)
@@ -120,29 +115,61 @@ def read_rows(path, labels=None, wanted="label", columns=""):
     _, last_cells = records[-1]
     if form.is_from_r and len(first_cells) < len(last_cells):
         first_cells.insert(0, "row")  # R writes no header for the names of rows
-    roles = choose_roles(path, first_cells, wanted, columns)
-    header = [roles.get(cell.lower(), cell) for cell in first_cells]
-    names = ["label", "text"]
-    if "text" in header:
-        say_header(path, header)
-        names = header
+    header = [strip_invisible(cell) for cell in first_cells]
+    places = choose_columns(path, header, wanted, columns)
+    has_header = "text" in places
+    if has_header:
+        say_columns(path, header, places)
         del records[0]
-    if wanted and wanted not in names and "score" not in names:
-        raise UserError(f"{path}: the first row names no {wanted}s; call their column {wanted}")
+    else:
+        header, places = columns_without_header(path, records)
+    if "label" in places and header[places["label"]].lower() in FLAWED:
+        records = leave_out_flawed(path, header, places, records)
+    if not records:
+        raise UserError(f"{path}: a header but no rows; add a label and a text per line")
+
     rows = []
     for number, cells in records:
-        if len(cells) != len(names):
+        if len(cells) != len(header):
             remedy = f"complete the line, or remove {form.separator!r} from its text"
-            problem = f"{len(cells)} columns, expected {len(names)}"
+            if not has_header:
+                remedy += "; or name the columns of a header with --columns label,text"
+            problem = f"{len(cells)} columns, expected {len(header)}"
             raise UserError(f"{path}:{number}: {problem}; {remedy}")
-        row = dict(zip(names, cells))
+        row = make_row(header, places, cells)
         check_row(f"{path}:{number}", row, labels)
         if "text2" in row:
             row["text"] += PAIR + row.pop("text2")
         rows.append(row)
-    if not rows:
-        raise UserError(f"{path}: a header but no rows; add a label and a text per line")
     return rows
+
+
+def leave_out_flawed(path, header, places, records):
+    """Return the records with all cells, a text and a label, which SNLI writes as - if none."""
+    whole = []
+    for number, cells in records:
+        if len(cells) != len(header):
+            continue
+        if {"", "-"}.isdisjoint(cells[place] for place in places.values()):
+            whole.append((number, cells))
+    n_flawed = len(records) - len(whole)
+    if n_flawed:
+        note = f"left out {n_flawed:,} rows without a label, a text or all columns"
+        print(f"note: {path}: {note}", file=sys.stderr)
+    return whole
+
+
+def make_row(header, places, cells):
+    """Return the cells of a row by what they hold, those of other columns as "others" by name."""
+    row = {role: cells[place] for role, place in places.items()}
+    for role in ("label", "score"):
+        if role in row:
+            row[role] = strip_invisible(row[role])
+    row["others"] = {}
+    for place, name in enumerate(header):
+        if place not in places.values():
+            row["others"][name] = cells[place]
+    return row
 
 
 def find_form(path, lines):
@@ -194,27 +221,90 @@ def one_line(cell):
     return cell.replace("[EOS]", " ").replace("\n", " ").strip()
 
 
-def choose_roles(path, cells, wanted, columns):
-    """Return {name of a column in lower case: what it holds}, see ROLES. columns: the names of the
-    columns `wanted`, text and text2. Raises UserError if the first row, cells, lacks one of them.
-    If no column is wanted, usual names count too."""
-    if not columns:
-        return ROLES
-    chosen = dict(zip(columns.lower().split(","), (wanted or "label", "text", "text2")))
+def choose_columns(path, header, wanted, columns):
+    """Return {what a column holds: its place in the header}, nothing if the first row, header,
+    names no text. columns: the names of the columns `wanted`, text and text2; if no column is
+    wanted, usual names count too. Raises UserError for a missing column, and for two that fit."""
+    named = parse_names(columns, wanted or "label")
+    fits = find_columns(header, named)
+    if columns and wanted:
+        fits = {role: fits.get(role, []) for role in named}
+        for role, name in named.items():
+            if not any(header[place].lower() == name for place in fits[role]):
+                raise UserError(f"--columns {columns}: the header of {path} has no {name}")
     if not wanted:
-        return ROLES | chosen
-    header = [cell.lower() for cell in cells]
-    for name in chosen:
-        if name not in header:
-            raise UserError(f"--columns {columns}: the header of {path} has no {name}")
-    return chosen
+        fits.pop("score", None)
+    if "text" not in fits:
+        return {}
+    for role, places in fits.items():
+        if len(places) > 1:
+            names = " and ".join(header[place] for place in places)
+            remedy = "choose with --columns label,text or label,a,b, or rename one"
+            raise UserError(f"{path}: the columns {names} both fit {role}; {remedy}")
+    places = {role: places[0] for role, places in fits.items()}
+    if wanted and not places.keys() & {wanted, "score"}:
+        raise UserError(f"{path}: {explain_missing(header, places, wanted)}")
+    return places
 
 
-def say_header(path, header):
+def parse_names(columns, wanted):
+    """Return {what a column holds: its name in lower case} of --columns. Raises UserError."""
+    if not columns:
+        return {}
+    names = [name.strip().lower() for name in columns.split(",")]
+    if len(names) not in (2, 3):
+        problem = "expected the names of two or three columns, label,text or label,a,b"
+        raise UserError(f"--columns {columns}: {problem}")
+    return dict(zip((wanted, "text", "text2"), names))
+
+
+def explain_missing(header, places, wanted):
+    """Return that no column is `wanted`, and the --columns to give: those of texts, and the other
+    one if there is only one."""
+    texts = [header[place] for place in places.values()]
+    others = [name for name in header if name not in texts]
+    label = others[0] if len(others) == 1 else wanted.upper()
+    columns = ",".join([label, *texts])
+    return f"no {wanted} among the columns {', '.join(header)}; name them: --columns {columns}"
+
+
+def find_columns(header, named):
+    """Return {what a column holds: the places in the header of the columns that fit}. The column
+    `named` wins, {what it holds: its name in lower case}, then one that is called as what it holds,
+    then usual names."""
+    names = [name.lower() for name in header]
+    if "text" not in names and set(QNLI.values()) <= set(names):
+        named = QNLI | named
+    fits = {}
+    taken = set(named.values())
+    for role, usual in NAMES.items():
+        for choices in ({named.get(role)}, {role} - taken, set(usual.split("|")) - taken):
+            places = [place for place, name in enumerate(names) if name in choices]
+            if places:
+                fits[role] = places
+                break
+    return fits
+
+
+def columns_without_header(path, records):
+    """Return the header of a table that has none, and `choose_columns` of it: a label and a text,
+    or the four columns of CoLA (source, 0 or 1, the source's mark, sentence)."""
+    if all(len(cells) == 4 and cells[1] in ("0", "1") for _, cells in records):
+        header = ["source", "label", "mark", "text"]
+        print(f"note: {path}: read as CoLA: {', '.join(header)}", file=sys.stderr)
+        return header, {"label": 1, "text": 3}
+    first, *others = Counter(cells[0] for _, cells in records).values()
+    if first == 1 and min(others, default=0) > 1:  # a label of its own
+        _, cells = records[0]
+        remedy = f"if it is a header, give --columns {','.join(cells[:3])}"
+        print(f"note: {path}: the first row is read as a row; {remedy:.200}", file=sys.stderr)
+    return ["label", "text"], {"label": 0, "text": 1}
+
+
+def say_columns(path, header, places):
     """Print which columns are read."""
-    place = {name: number for number, name in enumerate(header, start=1)}
     words = dict(label="labels", score="scores", text="texts", text2="second texts")
-    parts = [f"{words[name]} are column {place[name]}" for name in words if name in place]
+    parts = [f"{words[role]} in {header[place]}" for role, place in places.items()]
     print(f"note: {path}: the first row is a header: {', '.join(parts)}", file=sys.stderr)
 
 

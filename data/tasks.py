@@ -48,7 +48,7 @@ class Task:
         self.streams = {}
         for n in sorted({max(1, round(self.length * ratio)) for ratio in self.tests}):
             rng = random.Random(f"{self.name} {n}")  # the same for every run
-            self.streams[str(n)] = self.lines([n] * N_TEST, rng)
+            self.streams[str(n)] = self.lines([n] * N_TEST, rng, is_test=True)
         parts = []
         for inputs, targets in self.streams.values():
             parts += [inputs.flatten(), targets.flatten()]
@@ -64,12 +64,12 @@ class Task:
         """Return the answer to a prompt, a list of symbols. Raises ValueError for no prompt."""
         raise NotImplementedError
 
-    def line(self, n, rng):
+    def line(self, n, rng, is_test=False):
         """Return a line in parts: a prompt of length n and its answer, perhaps more of both."""
         prompt = self.prompt(n, rng)
         return [prompt, self.answer(prompt)]
 
-    def lines(self, lengths, rng):
+    def lines(self, lengths, rng, is_test=False):
         """Return lines with prompts of these lengths as inputs and targets (n, T). Each target is
         the next token, or -100 outside the answers."""
         id_of = self.tokenizer.get_vocab()
@@ -78,7 +78,8 @@ class Task:
         for n in lengths:
             ids = [BOS]
             is_answer = [False]
-            for i, part in enumerate(self.line(n, rng)):  # prompt, answer, prompt, answer, ...
+            parts = self.line(n, rng, is_test)  # prompt, answer, prompt, answer, ...
+            for i, part in enumerate(parts):
                 ids += [id_of[symbol] for symbol in part]
                 is_answer += [i % 2 == 1] * len(part)
             all_ids.append(torch.tensor(ids))
@@ -144,7 +145,9 @@ class Reverse(Task):
 
 class Recall(Task):
     """`a 3 F 0 c 7 = F 0 a 3`: the value that was shown with a key, for an induction head. Length
-    counts pairs, the examples from which the model learns in context; a line asks for 8 keys."""
+    counts pairs, the examples from which the model learns in context. A line asks for 8 keys.
+    Training lines may ask for a key again, which helps to form an induction head; test lines do
+    not, as its answer already stands in the line."""
 
     keys = ascii_letters[:32]
     symbols = keys + digits
@@ -153,7 +156,7 @@ class Recall(Task):
     tests = (1 / 4, 1 / 2, 1, 1.5, 2, 4)
     flags = dict(n_layer=2, steps=1200, batch_size=64, init_std=0.15)  # 0.05 needs thousands more
 
-    def line(self, n, rng):
+    def line(self, n, rng, is_test=False):
         if n > len(self.keys):  # test prompts are up to 4 times as long as training prompts
             raise UserError(f"--length {self.length}: recall has 32 keys; give at most 8")
         pairs = [(key, rng.choice(digits)) for key in rng.sample(self.keys, n)]
@@ -161,8 +164,12 @@ class Recall(Task):
         for key, value in pairs:
             prompt += [key, value]
         prompt.append("=")
+        if is_test:
+            asked = rng.sample(pairs, min(8, n))
+        else:
+            asked = rng.choices(pairs, k=8)
         parts = []
-        for key, value in rng.choices(pairs, k=8):
+        for key, value in asked:
             parts += [[*prompt, key], [value]]
             prompt = []  # only the first question follows the pairs
         return parts

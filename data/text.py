@@ -1,8 +1,4 @@
-"""Read running text for language models, as token streams.
-
-`data` is the value of --data: a text (see readers.load) or a folder of `python -m data.prepare`.
-The other arguments are flags too: kind is --tokenizer.
-"""
+"""Read running text for language models, as token streams."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +22,11 @@ class Text:
     name: str
     tokenizer: Tokenizer
     streams: dict[str, torch.Tensor]  # "train", "valid" if held out, each test set -> ids (N + 1,)
-    sizes: dict[str, int]  # the same -> bytes of its text in UTF-8
+    n_bytes: dict[str, int]  # the same -> bytes of its text in UTF-8
     floor: dict[str, float]  # the best possible values of metrics, if they are known
     note: str  # what --split removed
     hash: str  # sha256 of all ids, or of the description of a prepared folder
-    read: dict[str, Corpus]  # flag -> what --data and --vocab-from give; empty if prepared
-
-    metric = "perplexity"  # what is drawn and printed of it
+    corpora: dict[str, Corpus]  # flag -> what --data and --vocab-from give; empty if prepared
 
     def describe(self, block_size):
         """Return in words what is trained on. Raises UserError if it is shorter than a block."""
@@ -58,8 +52,10 @@ class Text:
 def read_text(
     data, tokenizer=None, kind="word", vocab_size=0, vocab_from="", valid=0.0, split="full"
 ):
-    """Return the Text of --data. tokenizer: one to use instead of training one, on the training
-    lines alone. Raises UserError as `load` and `read_prepared`, and without running text."""
+    """Return the Text of --data, a text (see `readers.load`) or a folder of `python -m
+    data.prepare`. tokenizer: a Tokenizer to use instead of training one. kind: --tokenizer, what to
+    train, on training text alone. The other arguments are the flags of these names. Raises
+    UserError as `load` and `read_prepared`, and without running text."""
     if is_prepared(data):
         refuse_flags(data, vocab_size, vocab_from, valid, split != "full")
         return read_prepared(data, tokenizer)
@@ -74,30 +70,30 @@ def read_text(
     if kind == "word" and not (vocab_size or vocab_from or tokenizer):
         floor = corpus.floor  # it is per word, so the vocabulary must have every word of the corpus
     if not tokenizer:
-        tokenizer = train_tokenizer(kind, vocabulary.texts(held_out), vocab_size)
+        tokenizer = train_tokenizer(kind, vocabulary.texts(without=held_out), vocab_size)
 
     sets = {"train": lines}
     if held_out:
         sets["valid"] = held_out
     sets |= corpus.tests
     streams = {}
-    sizes = {}
+    n_bytes = {}
     for name, set_lines in sets.items():
         streams[name] = stream(tokenizer, set_lines)
-        sizes[name] = sum(len(line.encode()) + 1 for line in set_lines)  # and the line end
+        n_bytes[name] = sum(len(line.encode()) + 1 for line in set_lines)  # and the line end
     digest = hash_ids(streams.values())
-    return Text(corpus.name, tokenizer, streams, sizes, floor, note, digest, corpora)
+    return Text(corpus.name, tokenizer, streams, n_bytes, floor, note, digest, corpora)
 
 
 def load_parts(data, vocab_from="", split="full"):
-    """Return (the Corpus to train on, that of the vocabulary, both by their flags, what --split
-    removed)."""
+    """Return the Corpus to train on, that of the vocabulary, {flag: both of them}, and a note on
+    what --split removed."""
     corpora = {"data": load(data)}
     if vocab_from:
         corpora["vocab_from"] = load(vocab_from, "--vocab-from")
     to_split = [flag for flag, corpus in corpora.items() if corpus.test_rows]
-    if not to_split:
-        to_split = ["data"]  # raises UserError unless --split is full
+    if split != "full" and not to_split:
+        to_split = ["data"]  # for its UserError: split_corpus refuses a corpus without test rows
     notes = []
     for flag in to_split:
         corpora[flag], _, note = split_corpus(corpora[flag], split)
@@ -136,9 +132,9 @@ def read_prepared(data, tokenizer):
         name=folder.resolve().name,
         tokenizer=prepared_with,
         streams=streams,
-        sizes=meta["bytes"],
+        n_bytes=meta["bytes"],
         floor={},
         note="",
         hash=sha256(folder / "meta.json"),
-        read={},
+        corpora={},
     )

@@ -2,8 +2,10 @@
 
 A .jsonl has one post per line: {"id", "title", "selftext", "comments": [{"id", "parent_id",
 "body"}, ...]}. A parent_id is t3_ and the post's id, or t1_ and that of a comment of the same post;
-without one, a comment answers the post. Deleted and empty comments are left out, and their replies
-move up. So are quotes (lines that begin with >), which repeat an ancestor's words.
+without one, a comment answers the post. A comment may hold its replies instead: "replies" is a list
+of comments, or a listing of Reddit, {"data": {"children": [{"kind": "t1", "data": comment}, ...]}}.
+Deleted and empty comments are left out, and their replies move up. So are quotes (lines that begin
+with >), which repeat an ancestor's words.
 
 The toy threads are generated. A text is a frame around one word of each of four kinds: "No orchard,
 no tide without carters and loyalty." With probability TAKEN a reply takes the word of an ancestor,
@@ -21,7 +23,7 @@ import torch
 from data.batching import generator, length_batches, pad, sentences
 from data.corpora import toy
 from data.corpus import name_of
-from data.files import UserError, hash_of, read_lines
+from data.files import UserError, hash_of, normalize_characters, read_lines
 from data.leaks import hold_out
 from data.masking import mask_tokens
 from data.tokenizer import train_tokenizer
@@ -65,7 +67,7 @@ def load_threads(name):
             continue
         try:
             trees.append(make_tree(json.loads(line)))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             problem = f"not a post ({error!r:.90}); correct it, see data/threads.py"
             raise UserError(f"{name}:{number}: {problem}") from None
     return [tree for tree in trees if len(tree.texts) > 1]
@@ -78,9 +80,9 @@ def make_tree(post):
     root = "t3_" + post["id"]
     parent_of = {}
     text_of = {}
-    for comment in post["comments"]:
+    for parent, comment in find_comments(post["comments"], root):
         name = "t1_" + comment["id"]
-        parent_of[name] = comment.get("parent_id") or root
+        parent_of[name] = comment.get("parent_id") or parent
         text_of[name] = strip_markup(comment["body"] or "")
     replies = {}
     for name, parent in parent_of.items():
@@ -106,10 +108,33 @@ def make_tree(post):
     return tree
 
 
+def find_comments(comments, root):
+    """Return (the name of its parent or of the post, comment) of all comments and of the replies
+    nested in them, however deep."""
+    queue = [(root, comment) for comment in children_of(comments)]
+    parents_and_comments = []
+    for parent, child in queue:  # the list grows
+        if isinstance(child, str) or child.get("kind") == "more":
+            continue  # the id of a comment that stands elsewhere, or was not downloaded
+        comment = child.get("data", child)
+        parents_and_comments.append((parent, comment))
+        name = "t1_" + comment["id"]
+        queue += [(name, reply) for reply in children_of(comment.get("replies"))]
+    return parents_and_comments
+
+
+def children_of(listing):
+    """Return the comments in a list, or in a listing of Reddit, which is "" if there are none."""
+    if isinstance(listing, dict):
+        return listing["data"]["children"]
+    return listing or []
+
+
 def strip_markup(text):
     """Return the text of a post or comment on one line, without quotes; "" if it was deleted. A
     link [text](address) becomes its text, an address the word URL."""
-    lines = [line for line in html.unescape(text).splitlines() if not line.lstrip().startswith(">")]
+    text = normalize_characters(html.unescape(text))  # Reddit writes &#x200B; for empty lines
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith(">")]
     text = re.sub(r"\[([^\[\]]*)\]\((?:[^()\s]|\([^()\s]*\))*\)", r"\1", "\n".join(lines))
     text = re.sub(r"(?:https?://|www\.)\S+", "URL", text)
     text = " ".join(text.split())
@@ -238,7 +263,7 @@ def read_forests(data, tokenizer, kind, vocab_size, valid, test=0.1, **options):
     kept, held_out = hold_out(rest, valid, seed=1, key=text_of_tree)
     if not kept or min(len(held_out), len(tested)) < 2:
         problem = f"{len(trees)} trees are too few for --valid {valid} and --test {test}"
-        raise UserError(f"--data {data}: {problem}; give more posts with comments")
+        raise UserError(f"--data {data}: {problem}; give a larger share, or more posts")
     if not tokenizer:
         texts = []
         for tree in kept:

@@ -3,6 +3,7 @@
 Every sequence begins with [BOS], in encoders too, where BERT has [CLS].
 """
 
+import re
 from unicodedata import category, name
 
 import torch
@@ -23,6 +24,11 @@ WORD = (
     r"\w+(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|d|m|ll|S)\b|"
     r"\d[\d,.]*\d|\w+(?:[-.&\u200c\u200d]\w+)*|\.\.\.|--+|[^\w\s]"
 )
+
+# Marks without a space before them, or behind them
+CLOSING = (*".,;:?!)]}%…”،؛؟।，。、；：？！）", "...", "n't", "n’t")
+OPENING = tuple("([{$£“")
+ELISION = re.compile(r"\b([cdjlmnosty]|(jus|lors|puis|quoi|quel|pres)?qu|aujourd|entr)['’]$", re.I)
 
 
 def train_tokenizer(kind, texts, vocab_size=0):
@@ -115,17 +121,35 @@ def token_strings(tokenizer, ids):
 
 
 def detokenize(tokenizer, ids):
-    """Return readable text of ids; at word level, with spaces where English has them."""
+    """Return readable text of ids; of words, with spaces where English and French have them."""
     if not is_word_level(tokenizer):
         return tokenizer.decode([int(i) for i in ids], skip_special_tokens=False)
     text = ""
     for token in token_strings(tokenizer, ids):
-        is_mark = token in ".,;:?!)%…”،؛؟।，。、；：？！）" or token == "..."
-        is_ending = token in ("n't", "n’t") or (token[0] in "'’" and len(token) > 1)
-        if text and text[-1] not in "($“" and not is_mark and not is_ending:
-            text += " "
-        text += token
+        text = append_word(text, token)
     return text
+
+
+def append_word(text, word):
+    """Return a text and one more word or mark. Only what stands before it decides whether there is
+    a space between them, so that a text can be continued."""
+    if text and needs_space(text, word):
+        text += " "
+    return text + word
+
+
+def needs_space(text, word):
+    """Return whether there is a space between a text and the next word or mark."""
+    if word in CLOSING or text.endswith(OPENING) or ELISION.search(text):
+        return False
+    if word in ("'", "’"):  # d'une, o'clock, the boys' house
+        return not (ELISION.search(text + word) or text.endswith("s"))
+    if word[0] in "'’":  # it's
+        return False
+    is_quoted = text.count('"') % 2 == 1
+    if word == '"':
+        return not is_quoted
+    return not (is_quoted and text.endswith('"'))
 
 
 def word_starts(tokenizer):

@@ -7,9 +7,9 @@ from operator import itemgetter
 import pytest
 
 import data
-from data.corpus import Corpus
+from data.corpus import Corpus, copy_key
 from data.files import UserError
-from data.leaks import hold_out, remove_test_sentences, split_corpus, words_of
+from data.leaks import find_overlaps, hold_out, remove_test_sentences, split_corpus, words_of
 from data.tokenizer import train_tokenizer
 
 
@@ -53,6 +53,7 @@ def test_names_paths_and_the_home_folder(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
     for path, message in {
         "nowhere": "--vocab-from nowhere: .*or a name: sick, speeches, toy, toy-pairs, wikitext2",
+        "cpoy": "--vocab-from cpoy: .*; or to train_lm.py a task: copy, reverse, recall",
         "~/a.docx": "a.docx: no folder, .txt, .tsv or .csv",
         "~/one.txt": "no line of the last tenth is new",
         "~/same.txt": "no line of the last tenth is new",
@@ -67,6 +68,10 @@ def test_the_speeches_are_what_the_documentation_says(speeches):
     assert got.classes == ["obama", "wbush", "hbush"] and sum(got.seen()) == 551
     clean = remove_test_sentences(got)
     assert len(clean.rows) == 1537 and not any(clean.seen())
+    unseen = [text for (_, text), is_seen in zip(got.test_rows, got.seen()) if not is_seen]
+    for key, n_read in (lambda text: " ".join(words_of(text)), 90), (copy_key, 88):
+        lines = [f" {key(line)} " for line in got.lines]
+        assert sum(any(f" {key(text)} " in line for line in lines) for text in unseen) == n_read
     texts = "".join(f" {' '.join(words_of(text))} /" for text in clean.texts())
     tests = [words_of(text) for _, text in got.test_rows]
     assert not [words for words in tests if len(words) > 4 and f" {' '.join(words)} " in texts]
@@ -91,6 +96,15 @@ def test_hold_out_keeps_copies_together_and_the_order():
     assert hold_out(items, 0.2, seed=3) == (kept, held) != hold_out(items, 0.2, seed=4)
     with pytest.raises(UserError, match="--data my.txt: too little text to hold out --valid 0.1"):
         hold_out(["one", "two"], 0.1, name="my.txt")
+
+
+def test_held_out_lines_that_overlap_training_lines_are_found():
+    words = [f"word{i}" for i in range(30)]
+    kept = [" ".join(words[:20]), "a short line"]
+    seen = f"So {', '.join(words[8:20]).upper()}!"  # 12 words of the first one
+    new = " ".join(["so", *words[9:20], "on"])  # 11 words
+    assert find_overlaps([seen, new, "a short line", "other"], kept) == [seen]
+    assert find_overlaps([seen], []) == find_overlaps([], kept) == []
 
 
 def test_hold_out_keeps_the_shares_of_the_classes():

@@ -9,7 +9,7 @@ def test_lines_are_read_without_line_ends_mark_and_empty_end(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffone\r\n\n  two – é\n\n\n".encode())
     assert read_lines(tmp_path / "a.txt") == ["one", "", "  two – é"]
     (tmp_path / "a.txt").write_bytes("a\u200bb\rA\u030a <unk>\r\nc".encode())
-    assert read_lines(tmp_path / "a.txt") == ["ab", "Å [UNK]", "c"]
+    assert read_lines(tmp_path / "a.txt") == ["a b", "Å [UNK]", "c"]
     assert read_lines(tmp_path / "a.txt", as_is=True) == ["a\u200bb", "A\u030a <unk>", "c"]
     assert printable("a\nb\x1b[31m é") == "a\\nb\\x1b[31m é" and printable("xxx", 1) == "x ..."
 

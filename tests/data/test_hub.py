@@ -48,6 +48,21 @@ def test_columns_are_found_by_type(folder):
     assert len(text.lines) == 64 and len(text.tests["test"]) == 16 and not text.rows
 
 
+def test_two_columns_that_fit_are_both_named(folder):
+    rows = [{"author": "a", "label": i % 2, "content": "x", "text": f"b {i}"} for i in range(20)]
+    found = load(folder("json", {"train": rows}))
+    assert found.classes == ["0", "1"] and found.rows[0][1].startswith("b ")
+    strings = [{"title": "a", "body": f"b {i}", "stars": i % 2} for i in range(20)]
+    name = folder("parquet", {"train": strings})
+    with pytest.raises(UserError, match="title and body both fit text; choose one: write .*text"):
+        load(name)
+    assert load(f"{name}:label=stars,text=body").classes == ["0", "1"]
+    for row in rows:
+        row["class"] = row.pop("label")
+    with pytest.raises(UserError, match="author and class both fit label; choose one"):
+        load(folder("csv", {"train": rows}))
+
+
 def test_pairs_and_scores(folder):
     rows = [{"premise": "a", "hypothesis": f"b {i}", "label": i / 4} for i in range(20)]
     found = load(folder("json", {"train": rows}))

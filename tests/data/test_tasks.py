@@ -58,6 +58,14 @@ def test_lines_are_as_defined_and_only_answers_are_targets(name):
         assert ((y >= 0) == (y.clamp(0) > PAD)).all()
 
 
+def test_recall_asks_each_key_once_in_test_lines():
+    task = TASKS["recall"]()
+    for name, (inputs, targets) in task.streams.items():
+        for ids, labels in zip(inputs, targets):
+            keys = ids[labels >= 0].tolist()  # an answer is the target of the key before it
+            assert len(keys) == len(set(keys)) == min(int(name), 8)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_training_mixes_lengths_and_tests_have_one_each(name):
     task = TASKS[name](4)

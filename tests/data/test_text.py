@@ -24,7 +24,7 @@ def test_held_out_lines_are_unknown_to_the_vocabulary(tmp_path):
     assert torch.equal(text.streams["valid"], batching.stream(text.tokenizer, held))
     assert (text.streams["valid"] == UNK).sum() == len(held) == 9
     assert not (text.streams["train"] == UNK).any()
-    assert text.sizes["valid"] == sum(len(line) + 1 for line in held)
+    assert text.n_bytes["valid"] == sum(len(line) + 1 for line in held)
     masked = read_sentences(tmp_path / "mine.txt", 9, valid=0.25)
     unknown = [(ids == UNK).sum() for ids in masked.train + masked.valid]
     assert unknown == [0] * 27 + [1] * 9
@@ -50,7 +50,7 @@ def test_a_split_removes_test_sentences_whatever_the_vocabulary(corpus):
     assert not {tuple(s[1:].tolist()) for s in clean.train + clean.valid} & set(map(tuple, tests))
     for vocab_from in ("toy-pairs", corpus):  # without test rows, and with some of its own
         other = read_text(corpus, vocab_from=vocab_from, split="clean")
-        assert other.sizes["train"] == read_text(corpus, split="clean").sizes["train"]
+        assert other.n_bytes["train"] == read_text(corpus, split="clean").n_bytes["train"]
         assert other.note.count("15 test rows") == 1 + (vocab_from == corpus)
 
 
@@ -79,7 +79,7 @@ def test_a_prepared_text_is_the_text(tmp_path):
     text = read_text(out)
     assert text.tokenizer.to_str() == train_tokenizer("word", LINES).to_str()
     ids, plain = text.streams["train"], batching.stream(text.tokenizer, LINES)
-    assert ids.long().equal(plain) and text.sizes["train"] == sum(len(x) + 1 for x in LINES)
+    assert ids.long().equal(plain) and text.n_bytes["train"] == sum(len(x) + 1 for x in LINES)
     assert (text.name, text.note, text.floor) == ("out", "", {})
     with pytest.raises(UserError, match="has its own vocabulary and sets; leave"):
         read_text(out, split="clean")

@@ -41,6 +41,43 @@ def test_comments_in_any_order_are_the_same_tree(tmp_path):
     assert all(a < i for i, up in enumerate(tree.chains) for a in up)  # parents first
 
 
+def nest(comment, form, with_parent):
+    """A comment of {name: its replies} with these nested, in a list or in Reddit's listings."""
+    name, parent, replies = comment
+    made = {"id": name, "body": f"said {name}"}
+    if with_parent:
+        made["parent_id"] = parent
+    children = [nest(reply, form, with_parent) for reply in replies]
+    if form == "list":
+        return made | {"replies": children}
+    more = {"kind": "more", "data": {"id": "zz", "children": ["zz"]}}
+    listing = {"kind": "Listing", "data": {"children": [*children, more]}}
+    return {"kind": "t1", "data": made | {"replies": listing if children else ""}}
+
+
+@pytest.mark.parametrize("form", ["list", "reddit"])
+@pytest.mark.parametrize("with_parent", [True, False])
+def test_nested_replies_are_the_same_tree(form, with_parent, tmp_path):
+    d = ("d", "t1_c", [])
+    tops = ("a", "t3_p", [("b", "t1_a", []), ("c", "t1_a", [d])]), ("e", "t3_p", [])
+    comments = [nest(top, form, with_parent) for top in tops]
+    if form == "reddit":
+        comments = {"kind": "Listing", "data": {"children": comments}}
+    of_ids = {"replies": {"data": {"children": ["b"]}}}  # only ids: the comments stand beside
+    flat, nested, ids = read(
+        tmp_path,
+        post(*FLAT),
+        post(comments=comments),
+        post(comments=[comment | of_ids for comment in post(*FLAT)["comments"]]),
+    )
+    assert answers(flat) == answers(nested) == answers(ids) and len(flat.texts) == 6
+
+
+def test_texts_of_comments_have_no_invisible_characters(tmp_path):
+    (tree,) = read(tmp_path, post(("a", "", "&#x200B;\n\nso\u200bis re\xadmoved")))
+    assert tree.texts[1] == "so is removed"
+
+
 @pytest.mark.parametrize("body", ["[deleted]", None, "&gt; a quote"])
 def test_a_deleted_comment_leaves_its_replies_to_its_parent(body, tmp_path):
     edges = [(*edge, body) if edge[0] in "ac" else edge for edge in FLAT]

@@ -58,6 +58,19 @@ def test_detokenized_words_are_spaced_as_in_english():
         assert detokenize(tokenizer, encode(tokenizer, [text])[0]) == text
 
 
+@pytest.mark.parametrize("text", [
+    "L'homme d'une maison, aujourd'hui: qu’il s'arrête!", "Lorsqu'elle y est (ici), jusqu'à 5%?",
+    "It's 5 o'clock [sic] {so} for £5, the boys' house...",
+    'He said: "no", then ("yes").', "« Oui », dit-il", "I don't, they’ll",
+])  # fmt: skip
+def test_marks_are_joined_as_in_english_and_french(text):
+    tokenizer = train_tokenizer("word", [text])
+    (ids,) = encode(tokenizer, [text])
+    assert detokenize(tokenizer, ids) == text
+    for n in range(len(ids)):  # a text can be continued
+        assert text.startswith(detokenize(tokenizer, ids[:n]))
+
+
 def test_joiners_belong_to_the_word_that_they_are_in():
     words = ["می\u200cخواهم", "क्\u200dष", "x"]
     tokenizer = train_tokenizer("word", [" ".join(words)])
