@@ -1,6 +1,7 @@
 """Draw the attention of every head on your own sentences, and check the weights.
 
     python attention_maps.py out/lm-speeches-alibi-0 --text "This is a test sentence"
+    python attention_maps.py out/lm-a --text "One sentence" "Another one"
     python attention_maps.py out/lm-a out/lm-b --layer 1 --head 2      two runs side by side
     python attention_maps.py out/lm-a --positions --html       also the encoding, and a page
 
@@ -11,6 +12,7 @@ fails. Weights show which vectors a head mixed, not why the model answered as it
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -18,11 +20,14 @@ import numpy as np
 from tyro.conf import Positional, UseAppendAction
 
 from data import find_task
+from data.files import short_name
 from lab import load_run
 from lab.figures import save
 from lab.flags import main, require
-from lab.inside.attention import PARTS, head_means, record
-from lab.inside.maps import draw_maps
+from lab.inside.attention import record
+from lab.inside.maps import check_number, draw_maps
+from lab.inside.means import head_means
+from lab.inside.page import PARTS
 from lab.load import read_config
 from lab.machine import set_up_device
 
@@ -31,18 +36,19 @@ TEXTS = [  # examples, if no --text is given
     "When the members of the Senate return to Washington in January, "
     "we will ask them to work with us on schools, jobs and peace.",
 ]
-TOY_TEXTS = [  # of words of the generated corpora; for threads and gaps also the last
+TOY_TEXTS = [  # of words of the generated corpora
     "Stand with the restless teachers.",
     "Members of the council, the clever clerk who counts the streets without a mistake "
     "has proved that ambition is worth more than a cart of gold.",
-    "Stand with the [MASK] teachers.",
 ]
+GAP_TEXT = "Stand with the [MASK] teachers."  # for threads and gaps
+Texts = UseAppendAction[list[tuple[str, ...]]]  # of each --text
 
 
 @dataclass
 class Flags:
     runs: Positional[list[str]]  # run folders; several are drawn side by side
-    text: UseAppendAction[list[str]] = field(default_factory=list)  # to draw; may be repeated
+    text: Texts = field(default_factory=list)  # one or more to draw
     layer: int | None = None  # draw only this layer, counted from 1
     head: int | None = None  # draw only this head, counted from 1
     mean: bool = False  # draw the mean of each layer's heads
@@ -51,93 +57,202 @@ class Flags:
     html: bool = False  # also write a page per text or thread to explore heads in a browser
     save_weights: bool = False  # also write words and weights as .npz, one file per attention
     format: Literal["png", "pdf", "svg"] = "png"  # file format of the figures
-    out: str = ""  # folder of the figures (default: maps/ in the first run's folder)
+    out: str = ""  # folder of the figures; '': maps/ in the first run's folder
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # where to compute
     threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
 
 
 def show(flags):
-    sizes = [read_config(folder)["model"] for folder in flags.runs]
-    require(sizes, "give the folder of a run, such as out/lm-toy-alibi-0")
-    require(not flags.html or len(sizes) <= 2, "--html: compares at most two runs; give one or two")
-    for name in ("layer", "head"):
-        most, n = min(size[f"n_{name}"] for size in sizes), getattr(flags, name)
-        require(n is None or 1 <= n <= most, f"--{name} {n}: the runs have {name}s 1 to {most}")
-    device = set_up_device(flags.device, flags.threads, n_embd=max(s["n_embd"] for s in sizes))
-    runs = [load_run(folder, device=device) for folder in flags.runs]
-    names = {run: run.folder.resolve().name for run in runs}
-    require(len(set(names.values())) == len(runs), "two runs have the same name; rename a folder")
-    toy = all(run.config["flags"].get("data") in ("toy", "toy-pairs") for run in runs)
-    examples = TOY_TEXTS[:2] if toy else TEXTS
-    if any(run.kind == "thread" or run.first_gap is not None for run in runs):
-        examples = TOY_TEXTS if runs[0].kind == "thread" else TOY_TEXTS[2:]
-    if task := find_task(runs[0].config["flags"].get("data")):
-        examples = [" ".join(task.example(5))]
-    texts, views = flags.text or examples[: 1 if flags.numbers else None], []
+    """Draw the attention of runs on texts, and print checks and means."""
+    check_flags(flags)
+    runs = open_runs(flags)
+    texts = list(chain(*flags.text)) or choose_examples(runs, flags.numbers)
+    views = []
     for run in runs:
         print(f"{run.folder}: {run.describe()}")
-        found = record(run, texts)
-        for part in dict.fromkeys(view.part for view in found):
-            report([view for view in found if view.part == part])
-        views += found
+        views_of_run = record(run, texts)
+        report_parts(views_of_run)
+        views += views_of_run
 
-    folder = Path(flags.out).expanduser() if flags.out else runs[0].folder / "maps"
+    folder = runs[0].folder / "maps"
+    if flags.out:
+        folder = Path(flags.out).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
-    only = [f"{name}-{n}" for name in ("layer", "head") if (n := getattr(flags, name))]
-    only, together = only + ["mean"] * flags.mean, "-".join(map(slug, names.values()))[:120]
     for number, text in enumerate(texts):
-        columns, shown = {}, [view for view in views if view.number == number]
-        for view in shown:  # a column for each run, its attentions stacked
-            heading = [names[view.run], view.run.describe()] * (view.run not in columns)
-            heading += [PARTS[view.part]] * bool(view.part)
-            columns.setdefault(view.run, []).append((heading, view))
-        if not shown:  # a thread run leaves out distant ancestors
-            continue
-        stem = f"{number + 1}-{slug(text)}"
-        path = folder / f"map-{'-'.join([stem, *only, together])}.{flags.format}"
-        how = list(columns.values()), flags.layer, flags.head, flags.mean, flags.numbers
-        save(draw_maps(*how), path)
-        print(path)
-        if flags.html and text == shown[0].title:  # a thread has one page, with its last text
-            path = folder / f"attention-{stem}-{together}.html"
-            one, *other = {view.run: view for view in shown}.values()
-            one.html(path, *other)
-            print(f"to explore the heads, open {path} in a browser")
-        for view in shown if flags.save_weights else ():
-            arrays = {n: getattr(view, n) for n in ("keys", "weights", "content", "position")}
-            arrays = {n: x for n, x in arrays.items() if x is not None}
-            of = slug(names[view.run]) + f"-{view.part}" * bool(view.part)
-            np.savez_compressed(folder / f"map-{stem}-{of}.npz", queries=view.words, **arrays)
-    for run in runs if flags.positions else ():
-        path = folder / f"positions-{slug(names[run])}.{flags.format}"
-        if figure := run.positions():
-            save(figure, path)
-        print(path if figure else f"{run.folder}: no position encoding to draw")
-    if not all(check["ok"] for view in views for check in view.checks):
+        views_of_text = [view for view in views if view.number == number]
+        if views_of_text:  # else a thread run leaves out this distant ancestor
+            stem = f"{number + 1}-{slug(text)}"
+            write_text_files(folder, stem, text, views_of_text, runs, flags)
+    if flags.positions:
+        for run in runs:
+            write_positions(run, folder / f"positions-{slug(name_run(run))}.{flags.format}")
+    if not all(holds(view) for view in views):
         raise SystemExit(1)
 
 
+def holds(view):
+    """Return whether all checks of an AttentionView hold."""
+    return all(check["ok"] for check in view.checks)
+
+
+def check_flags(flags):
+    """Raise UserError for flags that do not fit together or the runs."""
+    require(flags.runs, "give the folder of a run before --text, such as out/lm-toy-alibi-0")
+    sizes = [read_config(folder)["model"] for folder in flags.runs]
+    require(not flags.html or len(sizes) <= 2, "--html: compares at most two runs; give one or two")
+    for name in ("layer", "head"):
+        number = getattr(flags, name)
+        if number is not None:
+            most = min(size[f"n_{name}"] for size in sizes)
+            check_number(f"--{name}", number, most)
+
+
+def open_runs(flags):
+    """Return the runs on the device. Raises UserError for two with one name."""
+    width = max(read_config(folder)["model"]["n_embd"] for folder in flags.runs)
+    device = set_up_device(flags.device, flags.threads, n_embd=width)
+    runs = [load_run(folder, device=device) for folder in flags.runs]
+    names = {name_run(run) for run in runs}
+    require(len(names) == len(runs), "two runs have the same name; rename a folder")
+    return runs
+
+
+def name_run(run):
+    return run.folder.resolve().name
+
+
+def choose_examples(runs, numbers):
+    """Return texts that the runs can read. numbers: only one, which is short."""
+    texts = examples_for(runs)
+    if numbers:
+        return texts[:1]
+    return texts
+
+
+def examples_for(runs):
+    """Return texts of the kind and words that the runs were trained on."""
+    data_names = [run.config["flags"].get("data") for run in runs]
+    task = find_task(data_names[0])
+    if task:
+        return [" ".join(task.example(5))]
+    if runs[0].kind == "thread":
+        return [*TOY_TEXTS, GAP_TEXT]
+    if any(run.kind == "thread" or run.first_gap is not None for run in runs):
+        return [GAP_TEXT]
+    if all(name in ("toy", "toy-pairs") for name in data_names):
+        return TOY_TEXTS
+    return TEXTS
+
+
+def write_text_files(folder, stem, text, views, runs, flags):
+    """Write the figure of a text, and what --html and --save-weights ask for. stem: number and
+    first words of the text."""
+    all_names = "-".join(slug(name_run(run)) for run in runs)
+    name = "-".join(["map", stem, *name_choice(flags), all_names])
+    path = folder / f"{short_name(name)}.{flags.format}"
+    save(draw_text(views, flags), path)
+    print(path)
+    if flags.html and text == views[0].title:  # a thread's page has its last text
+        path = folder / f"{short_name(f'attention-{stem}-{all_names}')}.html"
+        write_page(views, path)
+        print(f"to explore the heads, open {path} in a browser")
+    if flags.save_weights:
+        for view in views:
+            name = slug(name_run(view.run))
+            if view.part:
+                name += f"-{view.part}"
+            write_weights(view, folder / f"{short_name(f'map-{stem}-{name}')}.npz")
+
+
+def name_choice(flags):
+    """Return what --layer, --head and --mean choose, as parts of a file name."""
+    parts = []
+    if flags.layer:
+        parts.append(f"layer-{flags.layer}")
+    if flags.head:
+        parts.append(f"head-{flags.head}")
+    if flags.mean:
+        parts.append("mean")
+    return parts
+
+
+def draw_text(views, flags):
+    """Return a figure with a column for each run, its attentions below each other."""
+    columns = {}
+    for view in views:
+        heading = []
+        if view.run not in columns:
+            heading = [name_run(view.run), view.run.describe()]
+        if view.part:
+            heading.append(PARTS[view.part])
+        columns.setdefault(view.run, []).append((heading, view))
+    return draw_maps(list(columns.values()), flags.layer, flags.head, flags.mean, flags.numbers)
+
+
+def write_page(views, path):
+    """Write the page of one or two runs. It shows all attentions of the run of a view."""
+    view_of_run = {view.run: view for view in views}
+    first, *others = view_of_run.values()
+    first.html(path, *others)
+
+
+def write_weights(view, path):
+    """Write the words, weights and scores of an attention as arrays."""
+    arrays = {"queries": view.words, "keys": view.keys}
+    arrays |= {"weights": view.weights, "content": view.content}
+    if view.position is not None:
+        arrays["position"] = view.position
+    np.savez_compressed(path, **arrays)
+
+
+def write_positions(run, path):
+    """Write the figure of what the position encoding of a run does, if it has one."""
+    figure = run.positions()
+    if figure is None:
+        print(f"{run.folder}: no position encoding to draw")
+        return
+    save(figure, path)
+    print(path)
+
+
 def slug(text):
-    """Return the first words of a text for a file name."""
+    """Return the first words of a text for a file name, up to 40 characters."""
     words = "-".join(re.findall(r"\w+", text.lower()))
-    return words if len(words) <= 40 else words[:41].rpartition("-")[0] or words[:40]
+    if len(words) <= 40:
+        return words
+    whole_words = words[:41].rpartition("-")[0]
+    return whole_words or words[:40]  # the first word alone may be longer
+
+
+def report_parts(views):
+    """Report each attention of a run."""
+    parts = dict.fromkeys(view.part for view in views)  # each once, in order
+    for part in parts:
+        report([view for view in views if view.part == part])
 
 
 def report(views):
     """Print the checks of one attention on several texts, and the means of every head."""
-    print(f"  {PARTS[views[0].part]}\n" if views[0].part else "", end="")
-    for check in views[0].checks:
-        worst = f"worst {check['worst']:.1e}, limit {check['limit']:.0e}"
-        print(f"  {'ok  ' if check['ok'] else 'FAIL'}  {check['check']:<38} {worst}")
-    rows, n = head_means(views), sum(len(view.words) for view in views)
-    print(f"  means over {n} tokens: distance in tokens, entropy in nats (last row: equal weights)")
-    print("  induction: on random tokens that are repeated\n" * ("induction" in rows[0]), end="")
-    print("  layer  head" + "".join(f"{name:>10}" for name in list(rows[0])[2:]))
+    if views[0].part:
+        print(f"  {PARTS[views[0].part]}")
+    for outcome in views[0].checks:
+        verdict = "ok  " if outcome["ok"] else "FAIL"
+        worst = f"worst {outcome['worst']:.1e}, limit {outcome['limit']:.0e}"
+        print(f"  {verdict}  {outcome['check']:<38} {worst}")
+    rows = head_means(views)
+    n_tokens = sum(len(view.words) for view in views)
+    units = "distance in tokens, entropy in nats (last row: equal weights)"
+    print(f"  means over {n_tokens} tokens: {units}")
+    names = [name for name in rows[0] if name not in ("layer", "head")]
+    if "induction" in names:
+        print("  induction: on random tokens that are repeated")
+    print("  layer  head" + "".join(f"{name:>10}" for name in names))
     for row in rows:
-        line = f"  {row.pop('layer'):>5}  {row.pop('head'):>4}"
-        for name, x in row.items():
-            line += f"{x:10.2f}" if name in ("distance", "entropy") else f"{x:10.1%}"
-        print(line)
+        cells = [f"  {row['layer']:>5}  {row['head']:>4}"]
+        for name in names:
+            unit = ".2f" if name in ("distance", "entropy") else ".1%"
+            cells.append(f"{row[name]:10{unit}}")
+        print("".join(cells))
 
 
 if __name__ == "__main__":

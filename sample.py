@@ -14,6 +14,7 @@ columns are kept. The texts of a thread end with the comment to fill.
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -23,18 +24,20 @@ from data import find_task
 from data.corpora.speeches import SPEAKERS
 from data.files import normalize_characters, read_non_empty_lines
 from data.tables import read_rows
-from data.tokenizer import is_word_level
+from data.tokenizer import append_word, is_word_level
 from lab import load_run
 from lab.flags import Group, main, require
 from lab.load import read_config
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
 
+Texts = UseAppendAction[list[tuple[str, ...]]]  # of each --text
+
 
 @dataclass
 class Flags(Group):
     run: Positional[str]  # run folder of a training script
-    text: UseAppendAction[list[str]] = field(default_factory=list)  # to answer; may be repeated
+    text: Texts = field(default_factory=list)  # one or more to answer
     file: str = ""  # more texts, one per line, or rows (.tsv, .csv); -: standard input
     tokens: int = 40  # write at most this many tokens
     samples: int = 3  # continuations or translations to draw
@@ -76,7 +79,7 @@ def table_of(run):
 
 def read_inputs(flags, run):
     """Return the Inputs of the flags. Raises UserError for a file that cannot be read."""
-    texts = [normalize_characters(text) for text in flags.text]
+    texts = [normalize_characters(text) for text in chain(*flags.text)]
     if not flags.file:
         return Inputs(texts)
     if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
@@ -92,10 +95,9 @@ def read_inputs(flags, run):
     inputs = Inputs(texts + [row["text"] for row in rows])
     if names and not texts and "label" in rows[0]:
         inputs.labels = [classes.index(names[row["label"]]) for row in rows]
-    for name in rows[0]:
-        if name not in ("label", "text"):
-            without = [""] * len(texts)  # the texts of --text have no such column
-            inputs.columns[name] = without + [row[name] for row in rows]
+    for name in rows[0]["others"]:
+        without = [""] * len(texts)  # the texts of --text have no such column
+        inputs.columns[name] = without + [row["others"][name] for row in rows]
     return inputs
 
 
@@ -188,11 +190,18 @@ def fill_masks(run, texts, flags):
         print(f"mask {number}")
         for word, share in words:
             print(f"  {share:6.1%}  {word}")
-    mask = r"\[MASK\]"
-    if not is_word_level(run.tokenizer):
-        mask = r" *\[MASK\]"  # pieces bring spaces
-    best = iter([words[0][0].replace("␣", " ") for words in masks])
-    filled = re.sub(mask, lambda _: next(best), texts[-1]).strip()
+    best = [words[0][0].replace("␣", " ") for words in masks]
+    filled, *parts = re.split(r"\s*\[MASK\]", texts[-1].strip())
+    for word, part in zip(best, parts):
+        if not is_word_level(run.tokenizer):  # pieces bring spaces
+            filled += word + part
+            continue
+        filled = append_word(filled, word)
+        if part.startswith(" "):
+            filled = append_word(filled, part.lstrip())
+        else:
+            filled += part
+    filled = filled.strip()
     print(filled)
     return [filled]
 

@@ -5,22 +5,18 @@ Whatever looks inside a run (Python, heatmaps, the page) reads these views.
 """
 
 import math
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from data.batching import generator, pad, send_all
 from data.files import write_text
-from data.tokenizer import BOS, MASK, SPECIAL, token_strings
-from lab.inside.lens import Questions, attentions, halves
+from lab.inside.lens import Questions
 from lab.inside.maps import draw_maps
+from lab.inside.measure import Record, measure
 from lab.inside.page import PARTS, page
-from model import Transformer
-from nets.seq2seq import ancestor_inputs
+from lab.inside.reading import read_batch
 
 
 @dataclass(repr=False, eq=False)
@@ -42,12 +38,14 @@ class AttentionView:
     together: list = ()  # the views that share a page: of a text, or of all texts of a thread
 
     def __repr__(self):
-        L, H, T, S = self.weights.shape
-        return f"<{self.name}: {L} layers, {H} heads, {T} x {S} tokens>"
+        n_layer, n_head, T, S = self.weights.shape
+        return f"<{self.name}: {n_layer} layers, {n_head} heads, {T} x {S} tokens>"
 
     @property
     def name(self):
-        return self.run.describe() + (f", {PARTS[self.part]}" if self.part else "")
+        if self.part:
+            return f"{self.run.describe()}, {PARTS[self.part]}"
+        return self.run.describe()
 
     @cached_property
     def asked(self):
@@ -57,219 +55,134 @@ class AttentionView:
 
     def shown(self):
         """Return the weights, NaN where attention is not allowed and there is none."""
-        return np.where((self.content == -math.inf) & (self.weights == 0), np.nan, self.weights)
+        is_hidden = (self.content == -math.inf) & (self.weights == 0)
+        return np.where(is_hidden, np.nan, self.weights)
 
-    def plot(self, layer=None, head=None, beside=None, title="", **how):
+    def plot(self, layer=None, head=None, beside=None, title="", mean=False, numbers=False):
         """Return a matplotlib figure, see `draw_maps`. beside: another AttentionView to draw to the
         right. title: instead of the run's description."""
-        views = filter(None, [self, beside])
-        return draw_maps([[([title or view.name], view)] for view in views], layer, head, **how)
+        views = [self]
+        if beside is not None:
+            views.append(beside)
+        columns = []
+        for view in views:
+            heading = [title or view.name]
+            columns.append([(heading, view)])
+        return draw_maps(columns, layer, head, mean, numbers)
 
     def html(self, path=None, beside=None):
         """Return the page of this text with all attentions of the run, which a notebook shows;
         path: a file to write it to. beside: a view of another run to compare with."""
-        shown = page([*filter(None, [self, beside])])
+        views = [self]
+        if beside is not None:
+            views.append(beside)
+        text = page(views)
         if path:
-            write_text(path, shown)
-        return shown
-
-
-def head_means(views):
-    """Return means over all queries of some views: for each head, and last if weights were equal.
-
-    distance: tokens to the key. first, previous, itself: weight of the first key, of the one before
-    the query's own, and of that. entropy: in nats. Cross-attention has only first and entropy.
-    induction: of causal models, see `induction`. across, match: of pairs, weight on the other
-    sentence, and on the same word there."""
-
-    def means(arrays):  # each (L, H, T, S) -> (5 or 7, L, H)
-        found = []  # each (5 or 7, L, H, T)
-        for w, view in zip(arrays, views):
-            back = np.subtract.outer(*map(np.arange, w.shape[2:]))  # (T, S): i - j
-            parts = w * abs(back), w * (back == 1), w * (back == 0), -w * np.log(w + (w == 0))
-            distance, previous, itself, entropy = (part.sum(-1) for part in parts)
-            found.append(np.stack([distance, w[..., 0], previous, itself, entropy]))
-            if is_pair:
-                second = np.arange(len(view.words)) > view.words.index("[EOS]")
-                across, words = w * np.not_equal.outer(second, second), np.array(view.words)
-                pair = across, across * np.equal.outer(words, words) * (words != "[EOS]")
-                found[-1] = np.concatenate([found[-1], np.stack(pair).sum(-1)])
-        return np.concatenate(found, -1).mean(-1).round(4)
-
-    def row(values):
-        named = dict(zip(names, values.tolist()))
-        cross = views[0].part == "cross"
-        return {name: named[name] for name in ("first", "entropy")} if cross else named
-
-    is_pair = all("[EOS]" in view.words[:-1] for view in views) and not views[0].part
-    names = ["distance", "first", "previous", "itself", "entropy", *["across", "match"] * is_pair]
-    of_heads = means([view.weights for view in views])
-    may = [np.isfinite(view.content).astype(float) for view in views]
-    equal = means([m / m.sum(-1, keepdims=True).clip(min=1) for m in may]).mean((1, 2))
-    if not views[0].part and views[0].run.model.body.causal:
-        names.insert(4, "induction")
-        shares = induction(views[0].run)
-        of_heads, equal = (np.insert(x, 4, share, 0) for x, share in zip((of_heads, equal), shares))
-    places = np.ndindex(of_heads.shape[1:])
-    rows = [{"layer": i + 1, "head": h + 1} | row(of_heads[:, i, h]) for i, h in places]
-    return [*rows, {"layer": "equal", "head": ""} | row(equal)]
-
-
-@torch.no_grad()
-def induction(run):
-    """Return the mean weights (n_layer, n_head) on the token after the previous occurrence of the
-    query's own, and the mean if weights were equal: in [BOS], up to 16 random tokens of the
-    vocabulary, and the same again. Induction heads have large ones (Olsson et al. 2022)."""
-    n_words = run.model.body.config.vocab_size - len(SPECIAL)
-    n = min(16, n_words, (run.block_size - 1) // 2)
-    drawn = [torch.randperm(n_words, generator=generator("induction", i))[:n] for i in range(16)]
-    idx = F.pad((len(SPECIAL) + torch.stack(drawn)).repeat(1, 2), (1, 0), value=BOS)  # (16, 1 + 2n)
-    _, layers = measure(run.model.body, {"idx": idx.to(run.device)})
-    weights = torch.stack([weights for weights, _, _ in layers[""]]).cpu()  # (L, 16, H, T, T)
-    equal, found = (weights > 0) / (weights > 0).sum(-1, keepdim=True), []
-    for w in weights, equal:  # of queries n + 1 to 2n, the weight of the key n - 1 tokens before
-        found.append(w.diagonal(1 - n, -2, -1)[..., 2:].mean((1, 3)).numpy())  # (L, H)
-    return found[0].round(4), found[1].mean().round(4)
+            write_text(path, text)
+        return text
 
 
 @torch.no_grad()
 def record(run, texts):
     """Return the AttentionViews of a run on texts, part by part, from one padded batch. A thread
     reader takes all texts as one thread: the post, replies, and last the comment."""
-    body, thread, views = run.model.body, run.kind == "thread", []
-    inputs, alone, parts = read_batch(run, texts)
-    h, found = measure(body, inputs)
-    differs = (body(**inputs) - h)[inputs["mask"]].cpu()  # from the kernel that training uses
-    for part, (queries, keys, first) in parts.items():
-        arrays = [torch.stack(layers).cpu() for layers in zip(*found[part])]  # (L, B, H, T, S)
-        if thread and part == "cross":  # the model reads the parent first; the post is shown first
-            arrays = [x.flip(-1) for x in arrays]
-        causal = part != "cross" and getattr(body, part, body).causal  # body.decoder or the body
-        checks = check(arrays[0], queries, keys, causal, differs)
-        for b, (words, of_keys) in enumerate(zip(queries, keys)):
-            here = np.s_[:, b, :, : len(words), : len(of_keys)]  # without padding
-            weights, content, position = (x[here].numpy() for x in arrays)
-            position = position if np.nan_to_num(position, neginf=0).any() else None
-            about = run, part, first + b, texts[-1 if thread else b], alone[first + b]
-            views.append(AttentionView(*about, words, of_keys, checks, weights, content, position))
+    body = run.model.body
+    batch = read_batch(run, texts)
+    h, records = measure(body, batch.inputs)
+    errors = body(**batch.inputs) - h  # (B, T, C), of the output without the recorded weights
+    errors = errors[batch.inputs["mask"]].cpu()
+    views = []
+    for part, tokens in batch.parts.items():
+        arrays = stack_layers(records[part])
+        if run.kind == "thread" and part == "cross":
+            # The model reads the parent first; the post is shown first
+            arrays = Record(*[array.flip(-1) for array in arrays])
+        causal = False
+        is_hidden = arrays.content == -math.inf  # by what the model adds to the scores
+        if part != "cross":
+            half = getattr(body, part, body)  # body.decoder, or the body
+            causal = half.causal
+            is_hidden = is_hidden | ~visible_keys(half, part, batch.inputs)
+        checks = check_weights(arrays.weights, is_hidden, tokens, causal)
+        checks.append(make_check("the weights give the same output", errors, limit=1e-4))
+        for b, (words, keys) in enumerate(zip(tokens.queries, tokens.keys)):
+            number = tokens.first + b
+            title = texts[number]
+            if run.kind == "thread":
+                title = texts[-1]
+            cells = np.s_[:, b, :, : len(words), : len(keys)]  # without padding: (L, H, T, S)
+            views.append(
+                AttentionView(
+                    run=run,
+                    part=part,
+                    number=number,
+                    title=title,
+                    inputs=batch.alone[number],
+                    words=words,
+                    keys=keys,
+                    checks=checks,
+                    weights=arrays.weights[cells].numpy(),
+                    content=arrays.content[cells].numpy(),
+                    position=none_if_zero(arrays.position[cells].numpy()),
+                )
+            )
     for view in views:
-        view.together = [other for other in views if thread or other.number == view.number]
+        view.together = views
+        if run.kind != "thread":
+            view.together = [other for other in views if other.number == view.number]
     return views
 
 
-def measure(body, inputs):
-    """Return h (B, T, C), and {part: [(weights, content, position), ...]} with arrays (B, H, T, S)
-    of each layer. Both scores are -inf where attention is not allowed."""
-    layers = {}
-    with ExitStack() as stack:
-        for half in halves(body):
-            stack.enter_context(with_table(half))
-        for part, _, attention in attentions(body):
-            records = layers.setdefault(part, [])
-            stack.enter_context(recorded(attention, records))
-        h = body(**inputs)
-    return h, layers
+def stack_layers(records):
+    """Return the Records of all layers as one, whose arrays are (L, B, H, T, S)."""
+    return Record(*[torch.stack(arrays).cpu() for arrays in zip(*records)])
 
 
-@contextmanager
-def with_table(half):
-    """Within this context, a Transformer makes its table of biases also where a kernel could do
-    without it (nets/kernels.py)."""
-    half.bias = partial(Transformer.bias, half)  # hides the method
-    try:
-        yield
-    finally:
-        del half.bias
+def none_if_zero(position):
+    """Return scores of positions, or None if they are 0 wherever attention is allowed."""
+    if np.nan_to_num(position, neginf=0).any():
+        return position
+    return None
 
 
-@contextmanager
-def recorded(attention, records):
-    """Within this context, an Attention appends the (weights, content, position) of each call to
-    records, and takes its output from these weights.
-
-    Its own `attend` computes the weights, whatever it does: of values that are the rows of an
-    identity matrix, the weighted sum is the weights."""
-    mix, attend = attention.mix, attention.attend
-    before = []  # q and k of a call as they are before positions enter
-
-    def keep_content(q, k, v, where):
-        scaled_q = q
-        if hasattr(attention, "scale"):  # a LogScale
-            scaled_q = attention.scale(q, k)
-        before.append((scaled_q, k))
-        return mix(q, k, v, where)
-
-    def keep_weights(q, k, v, bias):
-        S = k.size(2)
-        identity = torch.eye(S, device=v.device, dtype=v.dtype).expand(*v.shape[:2], S, S)
-        weights = attend(q, k, identity, bias)  # (B, H, T, S)
-        content = scores(q, k)  # (B, H, T, S), of cross-attention, which has no positions
-        if before:
-            content = scores(*before.pop())
-        position = scores(q, k) - content
-        if bias is not None:
-            position = position + bias
-        content = content.masked_fill(position == -math.inf, -math.inf)
-        records.append((weights, content, position))
-        return weights @ v
-
-    attention.mix, attention.attend = keep_content, keep_weights  # hide the methods
-    try:
-        yield
-    finally:
-        del attention.mix, attention.attend
+def visible_keys(half, part, inputs):
+    """Return which keys a query may attend to by the `may_attend` of a half, (1 or B, 1, T, S).
+    part: encoder, decoder or ""; inputs: of the body."""
+    name = "idx"
+    name_of_mask = "mask"
+    if part == "encoder":
+        name = "source" if "source" in inputs else "texts"
+        name_of_mask = f"{name}_mask"
+    mask = inputs[name_of_mask]
+    _, where = half.start(inputs[name], mask)  # an option may choose other positions than 0, 1, ...
+    return half.may_attend(where.i, where.j, mask).cpu()
 
 
-def scores(q, k):
-    """q (B, H, T, D), k (B, H, S, D) -> q k^T / sqrt(D), (B, H, T, S)."""
-    return q @ k.mT / math.sqrt(q.size(-1))
-
-
-def check(weights, queries, keys, causal, differs):
-    """Return what must hold of weights (L, B, H, T, S), and the worst value seen; NaN is not ok.
-    differs: the output minus that of the weights times the values."""
+def check_weights(weights, is_hidden, tokens, causal):
+    """Return checks of what must hold of weights (L, B, H, T, S). is_hidden, the same shape: keys
+    that the model hides from a query. tokens: a Tokens."""
     T, S = weights.shape[3:]
-    real = (torch.arange(T) < torch.tensor([[len(words)] for words in queries]))[:, None, :, None]
-    padding = (torch.arange(S) >= torch.tensor([[len(words)] for words in keys]))[:, None, None]
-    found = [("rows sum to 1", (weights.sum(-1, keepdim=True) - 1) * real, 1e-5)]
-    if padding.any():
-        found.append(("no weight on padding", weights.where(real & padding, 0), 0.0))
+    n_queries = torch.tensor([len(words) for words in tokens.queries])  # (B,)
+    n_keys = torch.tensor([len(words) for words in tokens.keys])
+    is_query = (torch.arange(T) < n_queries[:, None])[:, None, :, None]  # (B, 1, T, 1)
+    is_padding = (torch.arange(S) >= n_keys[:, None])[:, None, None, :]  # (B, 1, 1, S)
+    excess = (weights.sum(-1, keepdim=True) - 1) * is_query
+    checks = [make_check("rows sum to 1", excess, limit=1e-5)]
+    if is_padding.any():
+        on_padding = weights.where(is_query & is_padding, 0)
+        checks.append(make_check("no weight on padding", on_padding, limit=0.0))
+    is_hidden = is_hidden & is_query & ~is_padding
     if causal:
-        found.append(("nothing above the diagonal", weights.where(real, 0).triu(1), 0.0))
-    found.append(("the weights give the same output", differs, 1e-4))
-    found = [(name, x.abs().max().item(), limit) for name, x, limit in found]
-    return [dict(check=name, worst=x, limit=limit, ok=x <= limit) for name, x, limit in found]
+        on_later = weights.where(is_query, 0).triu(1)
+        checks.append(make_check("nothing above the diagonal", on_later, limit=0.0))
+        is_hidden = is_hidden.tril()
+    if is_hidden.any():  # by a window, a block, one-sided heads, ...
+        on_hidden = weights.where(is_hidden, 0)
+        checks.append(make_check("no weight on tokens that options hide", on_hidden, limit=0.0))
+    return checks
 
 
-def read_batch(run, texts):
-    """Return what the body reads of a batch of texts, what it reads of each text alone, and {part:
-    (words of its queries, words of its keys, number of its first text)}."""
-    if run.kind == "thread":
-        *above, comment = texts
-        last, first = len(above), max(0, len(above) - run.config["build"]["n_ancestors"])
-        (idx,), words = run.read(comment, cut=True)
-        inputs = dict(idx=idx[None], mask=torch.ones_like(idx[None], dtype=torch.bool))
-        parts = {"decoder": (words, words, last)}
-        if above:
-            ids, shown = run.read(*above[first:], cut=True)
-            inputs |= send_all(ancestor_inputs(*pad(ids)), run.device)
-            names = [f"{i} {' '.join(of_text[1:])}" for i, of_text in enumerate(shown, first + 1)]
-            parts = {"encoder": (shown, shown, first), **parts, "cross": (words, [names], last)}
-        return inputs, [inputs] * len(texts), parts
-    if run.kind != "seq2seq":
-        ids, words = run.read(*texts, cut=True)
-        alone, parts = [{"idx": one[None]} for one in ids], {"": (words, words, 0)}
-        return send_all(dict(zip(("idx", "mask"), pad(ids))), run.device), alone, parts
-    # An encoder-decoder: the target is what the run writes, the likeliest filling or translation
-    sources, words = run.read(*texts, cut=True, masked=run.first_gap is not None)
-    for n, ids in enumerate(sources):
-        sources[n] = run.number_gaps(ids)
-        gaps = zip(words[n], token_strings(run.tokenizer, sources[n]), ids == MASK)
-        words[n] = [name if gap else word for word, name, gap in gaps]
-    targets = [[BOS, *run.rewrite(source, run.block_size - 1)] for source in sources]
-    targets = [torch.tensor(target, device=run.device) for target in targets]
-    written = [token_strings(run.tokenizer, target) for target in targets]
-    alone = [{"idx": t[None], "source": s[None]} for t, s in zip(targets, sources)]
-    inputs = dict(zip(("idx", "mask", "source", "source_mask"), (*pad(targets), *pad(sources))))
-    parts = {"encoder": (words, words, 0), "decoder": (written, written, 0)}
-    return send_all(inputs, run.device), alone, parts | {"cross": (written, words, 0)}
+def make_check(name, errors, limit):
+    """Return whether errors, which should be 0, stay within a limit. NaN does not."""
+    worst = errors.abs().max().item()
+    return {"check": name, "worst": worst, "limit": limit, "ok": worst <= limit}

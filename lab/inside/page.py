@@ -14,8 +14,13 @@ import torch
 from data.tokenizer import token_strings
 from model import NoPE
 
-PARTS = {"": "", "cross": "cross-attention"}
-PARTS |= {half: f"{half} self-attention" for half in ("encoder", "decoder")}
+PARTS = {
+    "": "",
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+    "cross": "cross-attention",
+}
+NAN_CODE = 65535  # of a weight that is not allowed
 
 
 class Page(str):
@@ -29,7 +34,7 @@ class Page(str):
 def page(views):
     """Return the Page of AttentionViews of one or two runs."""
     environment = jinja2.Environment(autoescape=True)
-    environment.policies["json.dumps_kwargs"] = dict(separators=(",", ":"), allow_nan=False)
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     runs = [run_data(view) for view in views]
     return Page(environment.from_string(template).render(title=views[0].title, runs=runs))
@@ -37,19 +42,11 @@ def page(views):
 
 def run_data(view):
     """Return all that the page shows of the run of a view: its text or thread, in all parts."""
-    run, asked, encoding = view.run, view.asked, view.run.half.positions
-    text = next(one.words for one in view.together if one.part != "encoder")  # what is asked about
-    step = int(run.kind in ("lm", "seq2seq"))  # whether the next word is asked for
-    places, known = asked.places.tolist(), (asked.targets >= 0).tolist()
-    names = token_strings(run.tokenizer, range(run.config["model"]["vocab_size"]))
-    names = run.config["classes"] or ["score"] if run.kind == "classifier" else names
-    names = np.array(names, dtype=object)
-
-    def plain(found):  # words as text, other numbers to four digits
-        digits = {k: x.double().round(decimals=4) for k, x in found.items() if torch.is_tensor(x)}
-        lists = {k: x.nan_to_num(0).tolist() for k, x in digits.items()}
-        return found | lists | {"words": names[found["words"]].tolist()}
-
+    run = view.run
+    encoding = run.half.positions
+    questions = view.asked
+    names = answer_names(run)
+    rows, truth = name_questions(view)
     return {
         "folder": run.folder.resolve().name,
         "model": run.describe(),
@@ -58,26 +55,72 @@ def run_data(view):
         "positions": encoding.label,
         "added": type(encoding).embed is not NoPE.embed,  # to the words, not to the scores
         "color": encoding.color,
-        "parts": [part_data(one) for one in view.together],
-        "rows": ["(the whole text)" if place < 0 else text[place] for place in places],
-        "truth": [text[place + step] if yes else None for place, yes in zip(places, known)],
-        "answers": plain(asked.layers),
-        "effects": plain(asked.heads),
+        "parts": [part_data(shown) for shown in view.together],
+        "rows": rows,
+        "truth": truth,
+        "answers": to_lists(questions.layers, names),
+        "effects": to_lists(questions.heads, names),
     }
 
 
+def answer_names(run):
+    """Return an array of the names of what a run answers with: its classes, or all tokens."""
+    if run.kind != "classifier":
+        names = token_strings(run.tokenizer, range(run.config["model"]["vocab_size"]))
+    elif run.config["classes"]:
+        names = run.config["classes"]
+    else:
+        names = ["score"]
+    return np.array(names, dtype=object)
+
+
+def name_questions(view):
+    """Return of each question the word at whose place it is asked, and the true answer, or None
+    where that is unknown."""
+    parts_asked = [other for other in view.together if other.part != "encoder"]
+    text = parts_asked[0].words
+    step = 0
+    if view.run.kind in ("lm", "seq2seq"):
+        step = 1  # the next word is asked for
+    rows = []
+    truth = []
+    for place, target in zip(view.asked.places.tolist(), view.asked.targets.tolist()):
+        row = text[place] if place >= 0 else "(the whole text)"
+        true_word = text[place + step] if target >= 0 else None
+        rows.append(row)
+        truth.append(true_word)
+    return rows, truth
+
+
+def to_lists(answers, names):
+    """Return the answers of Questions with numbers as lists, to four digits, 0 for NaN, and with
+    the names of their words."""
+    lists = dict(answers)
+    for key, value in answers.items():
+        if torch.is_tensor(value):
+            lists[key] = value.double().round(decimals=4).nan_to_num(0).tolist()
+    lists["words"] = names[answers["words"]].tolist()
+    return lists
+
+
 def part_data(view):
-    """Return one attention of a run. Its maps are text: 16-bit codes, `unit` to 1; 65535: NaN."""
-    shown = view.shown()
-    maps = {"both": (shown, 10_000)}
+    """Return one attention of a run: its words, and maps of the weights and of both scores alone.
+    These are turned into weights, too."""
+    weights = view.shown()
+    maps = {"both": encode_map(weights, unit=10_000)}
     if view.position is not None:
         for name, scores in (("content", view.content), ("position", view.position)):
-            alone = torch.from_numpy(scores).softmax(-1).numpy()
-            maps[name] = np.where(np.isnan(shown), np.nan, alone), 1000
-    for name, (weights, unit) in maps.items():
-        codes = np.where(np.isnan(weights), 65535, (weights * unit).round()).astype("<u2")
-        data = base64.b64encode(codes.tobytes()).decode()
-        maps[name] = dict(unit=unit, shape=weights.shape, data=data)
-    several = view.part == "encoder" and view.run.kind == "thread"
-    name = PARTS[view.part] + f" of text {view.number + 1}" * several
-    return dict(part=view.part, name=name, queries=view.words, keys=view.keys, maps=maps)
+            shares = torch.from_numpy(scores).softmax(-1).numpy()
+            shares = np.where(np.isnan(weights), np.nan, shares)
+            maps[name] = encode_map(shares, unit=1000)
+    name = PARTS[view.part]
+    if view.part == "encoder" and view.run.kind == "thread":
+        name += f" of text {view.number + 1}"
+    return {"part": view.part, "name": name, "queries": view.words, "keys": view.keys, "maps": maps}
+
+
+def encode_map(weights, unit):
+    """Return weights (L, H, T, S) as text: codes of 16 bits, where `unit` means 1."""
+    codes = np.where(np.isnan(weights), NAN_CODE, (weights * unit).round()).astype("<u2")
+    data = base64.b64encode(codes.tobytes()).decode()
+    return {"unit": unit, "shape": weights.shape, "data": data}

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from contextlib import ExitStack
 from itertools import product
 from types import SimpleNamespace
@@ -11,10 +12,13 @@ import pytest
 import torch
 from helpers import call, fails, succeed
 
-from lab import load_run
-from lab.inside import attention
-from lab.inside.attention import head_means, induction, record, recorded
-from model import Attention, Config
+from lab import figures, load_run
+from lab.inside import means
+from lab.inside.attention import record
+from lab.inside.means import head_means, induction
+from lab.inside.measure import recorded
+from lab.inside.texts import encode_texts
+from model import Attention, Config, Transformer
 
 SHORT = "this is a small sentence"
 LONG = "we will work with the people of the world , and the world will work with us today ."
@@ -36,6 +40,16 @@ def test_the_names_of_many_runs_fit_into_that_of_a_file(make, figures_drawn, tmp
     assert len(figures_drawn) == 1 and len(figures_drawn[0][0]) < 250
 
 
+def test_chinese_names_and_texts_fit_into_that_of_a_file(make, tmp_path):
+    """File systems allow 255 bytes; a letter has three."""
+    sun, moon = "\N{CJK UNIFIED IDEOGRAPH-65E5}", "\N{CJK UNIFIED IDEOGRAPH-6708}"
+    runs = [make("lm", n_layer=1).rename(tmp_path / f"{letter * 60}") for letter in (sun, moon)]
+    flags = dict(positions=True, html=True, save_weights=True, layer=1, out=tmp_path / "maps")
+    succeed(call("attention_maps", *runs, text=sun * 90, **flags))
+    names = [path.name for path in (tmp_path / "maps").iterdir()]
+    assert len(names) == 1 + 1 + 2 + 2 and all(sun * 5 in name or moon in name for name in names)
+
+
 @pytest.mark.parametrize("kind, more", HEALTHY)
 def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     run = make(kind, **more)
@@ -43,12 +57,44 @@ def test_a_healthy_run_of_any_kind_passes(make, figures_drawn, kind, more):
     assert "FAIL" not in out
     assert "  ok    rows sum to 1   " in out
     assert ("nothing above the diagonal" in out) == (kind == "lm")
+    assert ("that options hide" in out) == ("window" in more or "alibi" in more)
     assert ("no position encoding" in out) == (more["pos"] == "nope")
     names = [name for name, _ in figures_drawn]
     assert names == [SHORT_MAP, LONG_MAP] + ["positions-run.png"] * (more["pos"] != "nope")
     heads = [f"{i} {j}" for i in (1, 2) for j in range(1, more.get("n_head", 2) + 1)]
     rows = [" ".join(line.split()[:2]) for line in out.split("layer  head")[1].splitlines()[1:]]
     assert rows[: len(heads)] == heads and rows[len(heads)].startswith("equal")
+
+
+HIDING = [
+    ("lm", dict(pos="rope", window=3)),
+    ("lm", dict(pos="learned", attn_block=4, global_tokens=1, random_keys=2)),
+    ("mlm", dict(pos="learned", window=5, random_positions=64)),  # of positions far apart
+    ("mlm", dict(pos="alibi", alibi="one-sided")),
+    ("mlm", dict(pos="alibi", alibi="one-sided", nope_every=2, window=4)),
+    ("thread", dict(pos="alibi", alibi="one-sided", attn_block=4)),
+]
+HIDDEN = "no weight on tokens that options hide"
+
+
+def without_may_attend(self, positions, i, j, mask):
+    return torch.zeros(1, 1, i.size(-1), j.size(-1)) + positions.bias(i, j)
+
+
+@pytest.mark.parametrize("kind, options", HIDING)
+def test_what_options_hide_is_checked(kind, options, make, figures_drawn, monkeypatch):
+    texts = [POST, REPLY, COMMENT] if kind == "thread" else [SHORT, LONG]
+    folder = make(kind, **options)
+    out = succeed(call("attention_maps", folder, text=texts)).out
+    assert f"  ok    {HIDDEN}" in out and "FAIL" not in out
+    with monkeypatch.context() as patch:
+        patch.setattr(Attention, "attend", without_bias)
+        code, out, _ = call("attention_maps", folder, text=texts)
+        assert code == 1 and f"  FAIL  {HIDDEN}" in out
+    if options.get("alibi") != "one-sided":
+        monkeypatch.setattr(Transformer, "bias", without_may_attend)
+        code, out, _ = call("attention_maps", folder, text=texts)
+        assert code == 1 and f"  FAIL  {HIDDEN}" in out
 
 
 attend = Attention.attend
@@ -120,7 +166,7 @@ def test_induction_is_the_weight_after_the_previous_occurrence(make, monkeypatch
     body = SimpleNamespace(config=Config(vocab_size=12))
     stub = SimpleNamespace(model=SimpleNamespace(body=body), block_size=64, device="cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(attention, "measure", measure)
+        patch.setattr(means, "measure", measure)
         assert induction(stub)[0].tolist() == [[1, 0]]
     run = load_run(make(block_size=12))  # with room for 5 tokens twice
     rows = head_means(record(run, [SHORT]))
@@ -176,6 +222,33 @@ def test_pdf_and_svg_are_drawn_with_any_letters(make, ending, magic):
     assert drawn.read_bytes().startswith(magic)
 
 
+@pytest.mark.parametrize("ending", ["png", "pdf"])
+def test_one_note_takes_the_place_of_warnings_of_letters(make, ending, recwarn):
+    figures.note_missing_letters.cache_clear()
+    run, text = make(n_layer=1), "\N{CJK UNIFIED IDEOGRAPH-65E5} \ue000 a"
+    result = call("attention_maps", run, text=[text, f"{text} b"], format=ending)
+    assert result.err.count("note: no font has some letters") == 1
+    assert not [warning for warning in recwarn if "missing from" in str(warning.message)]
+
+
+def test_installed_fonts_are_fallbacks(monkeypatch):
+    """DejaVu Sans Mono stands for a font of Chinese."""
+    monkeypatch.setattr(figures, "FALLBACK_FONTS", ("Nowhere Sans", "DejaVu Sans Mono"))
+    figures.installed_fallbacks.cache_clear()
+    with figures.styled():
+        _, axis = figures.new_figure()
+        assert axis.set_title("a").get_fontfamily() == ["sans-serif", "DejaVu Sans Mono"]
+    figures.installed_fallbacks.cache_clear()
+    with figures.styled(), pytest.warns(UserWarning, match="another"):
+        warnings.warn("another", stacklevel=1)
+
+
+def test_joiners_are_shown_by_their_numbers(make):
+    attention = load_run(make(n_layer=1)).attention("this \u200d is")
+    axis = next(axis for axis in attention.plot().axes if axis.get_title())
+    assert "U+200D*" in [label.get_text() for label in axis.get_yticklabels()]
+
+
 def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn):
     folder = make("thread", pos="alibi")
     out = succeed(call("attention_maps", folder, text=[POST, REPLY, COMMENT], html=True)).out
@@ -198,9 +271,10 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn)
 def test_cross_attention_to_ancestors_is_that_of_the_model(make):
     run = load_run(make("thread", build={"ancestor_positions": "learned"}))
     *_, cross = record(run, [POST, REPLY, COMMENT])
-    (idx,), _ = run.read(COMMENT)
+    (idx,), _ = encode_texts(run, [COMMENT])
+    ancestors, _ = encode_texts(run, [REPLY, POST])
     body = run.model.body
-    states = [body.encoder(ids[None])[0].mean(0) for ids in run.read(REPLY, POST)[0]]
+    states = [body.encoder(ids[None])[0].mean(0) for ids in ancestors]
     memory = (torch.stack(states) + body.distances.weight[:2])[None]  # the parent first
     records = []
     with ExitStack() as stack:
@@ -213,7 +287,8 @@ def test_cross_attention_to_ancestors_is_that_of_the_model(make):
 
 MISTAKES = [
     (("RUN", "nowhere"), "nowhere"),
-    (("RUN", "--layer", "3"), "--layer 3: the runs have layers 1 to 2"),
+    (("RUN", "--layer", "3"), "--layer: 1 to 2, not 3"),
+    (("--text", "a", "RUN"), "give the folder of a run before --text"),
     (("RUN", "--text", "[EOS]"), "contains no words"),
     (("RUN", "RUN", "RUN", "--html"), "--html: compares at most two runs"),
     (("RUN", "RUN"), "two runs have the same name"),
@@ -226,6 +301,12 @@ def test_mistakes_are_told(make, figures_drawn, argv, message):
     folder = make("mlm")
     fails(call("attention_maps", *(arg.replace("RUN", str(folder)) for arg in argv)), message)
     assert not figures_drawn
+
+
+def test_one_text_flag_takes_several_texts(make, figures_drawn):
+    succeed(call("attention_maps", make(), "--text", SHORT, LONG, "--text", "a world"))
+    names = [name for name, _ in figures_drawn]
+    assert names == [SHORT_MAP, LONG_MAP, "map-3-a-world-run.png"]
 
 
 def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):

@@ -13,7 +13,7 @@ import data
 from data.files import UserError
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
-from lab.inside.maps import draw_positions
+from lab.inside.positions import draw_positions
 from model import POSITIONS, Decoder
 from nets.relative import ContentBias
 
@@ -160,6 +160,25 @@ def test_without_a_head_nothing_reads_its_output(make):
     assert [loss for _, loss in found] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind, part", [("lm", ""), ("thread", "cross")])
+def test_layers_and_heads_that_are_not_there_are_named(make, kind, part):
+    run = load_run(make(kind, pos="alibi", n_layer=3))
+    view = run.attention(*THREAD) if kind == "thread" else run.attention(TEXT)
+    view = view[part] if part else view
+    for place, message in [((4, 1), "layer: 1 to 3, not 4"), ((0, 1), "layer: 1 to 3, not 0")]:
+        with pytest.raises(UserError, match=message), run.without_head(*place, part):
+            pass
+        with pytest.raises(UserError, match=message):
+            view.plot(*place)
+    for place in ((1, 3), (1, -1)):
+        with pytest.raises(UserError, match="head: 1 to 2"), run.without_head(*place, part):
+            pass
+        with pytest.raises(UserError, match="head: 1 to 2"):
+            view.plot(*place)
+    with pytest.raises(UserError, match="part: "), run.without_head(1, 1, "middle"):
+        pass
+
+
 def test_perplexity_is_that_of_the_training_script(finished, corpus):
     run, sets = load_run(finished("train_lm")), data.load(str(corpus)).tests
     for name, lines in sets.items():
@@ -233,6 +252,78 @@ def test_vectors_of_texts_are_means_without_padding(make, kind):
         assert np.allclose(vector, run.model.body(ids_of(run, text))[0].mean(0), atol=1e-5)
 
 
+class Column(list):
+    """Stands for a pandas Series: one dimension, and not read as a list."""
+
+    ndim = 1
+
+
+SEVERAL = [[TEXT, "we will"], Column([TEXT, "we will"]), np.array([TEXT, "we will"], dtype=object)]
+
+
+@pytest.mark.parametrize("texts", SEVERAL, ids=["list", "column", "array"])
+def test_a_list_or_a_column_is_several_texts(make, texts):
+    run = load_run(make("classifier"))
+    assert run.classify(texts) == run.classify(*texts) and len(run.classify(texts)) == 2
+    assert np.array_equal(run.embed(texts), run.embed(*texts))
+    assert [view.title for view in run.attention(texts)] == list(texts)
+    assert [view.title for view in run.attention(*texts)] == list(texts)
+    assert run.attention([TEXT])[0].words == run.attention(TEXT).words
+
+    run = load_run(make(name="lm"))
+    for ask in (run.losses, run.perplexity, run.sample, run.next_words):
+        assert ask(texts) == [ask(text) for text in texts]
+    masks = [f"{text} [MASK]" for text in texts]
+    run = load_run(make("mlm", name="mlm"))
+    assert run.fill(iter(masks)) == [run.fill(text) for text in masks]
+    run, thread = load_run(make("thread", name="thread")), list(THREAD)
+    assert run.fill(thread) == run.fill(*thread)
+    assert run.attention(thread)["cross"].keys == run.attention(*thread)["cross"].keys
+
+
+def test_a_list_is_several_texts_to_translate(finished):
+    run = load_run(finished("beyond.train_seq2seq"))
+    texts = ["we [MASK] work", "this [MASK] is"]
+    assert run.sample(texts, temperature=0) == [run.sample(text, temperature=0) for text in texts]
+    run.first_gap = None  # as a run that translates
+    texts = ["we will work", "this is small"]
+    assert run.translate(texts) == run.translate(*texts) and len(run.translate(texts)) == 2
+
+
+def test_a_tuple_is_a_pair_for_runs_of_pairs(make):
+    pair = (TEXT, "we will")
+    run = load_run(make("classifier", n_segment=2))
+    assert run.classify(pair) == run.classify(f"{pair[0]} [EOS] {pair[1]}")
+    assert len(run.classify([pair, pair])) == 2
+    assert run.attention(pair).words.count("[EOS]") == 1
+    with pytest.raises(UserError, match="of 1: .*tuple"):
+        run.classify((TEXT, TEXT, TEXT))
+
+
+NO_TEXTS = [(math.nan, "nan .float"), (3, "3 .int"), (None, "None .NoneType"), (b"a", "b'a'")]
+NO_TEXTS += [({"text": "a"}, "dict"), (np.array([["a", "b"]]), "ndarray")]
+NO_TEXTS += [(np.array([1.5]), "1.5.* .float64"), ((TEXT, TEXT), "not trained on pairs")]
+ASK = {"classifier": ["classify", "embed", "attention"], "lm": ["losses", "sample", "next_words"]}
+ASK |= {"mlm": ["fill", "perplexity"]}
+
+
+@pytest.mark.parametrize("kind", ASK)
+def test_what_is_no_text_is_named(make, kind):
+    run = load_run(make(kind))
+    for name in ASK[kind]:
+        ask = getattr(run, name)
+        for value, named in NO_TEXTS:
+            with pytest.raises(UserError, match=named):
+                ask(value)
+        with pytest.raises(UserError, match="text 2 of 3: nan"):
+            ask(["this [MASK]", math.nan, "this"])
+        with pytest.raises(UserError, match="no text is given"):
+            ask([])
+    for name in set(ASK[kind]) & {"classify", "embed", "attention", "fill"}:
+        with pytest.raises(UserError, match="no text is given"):
+            getattr(run, name)()
+
+
 REFUSED = [  # a kind of run, what it is asked, and the message
     ("mlm", lambda run: run.next_words(TEXT), "a masked LM cannot .*train_lm.py"),
     ("lm", lambda run: run.fill(TEXT), "a causal LM cannot .*train_mlm.py"),
@@ -240,6 +331,7 @@ REFUSED = [  # a kind of run, what it is asked, and the message
     ("mlm", lambda run: run.losses("we [MASK]"), "without .MASK."),
     ("mlm", lambda run: run.perplexity("zebra"), "no word of the text is known"),
     ("classifier", lambda run: run.classify("a", ""), "contains no words"),
+    ("lm", lambda run: run.errors(), "a causal LM cannot classify; .*train_classifier.py"),
     ("mlm", lambda run: run.fill("a [MASK]", "another [MASK]"), "cannot read a post"),
     ("lm", lambda run: run.attention(TEXT * 6).plot(numbers=True), "maps of 12 tokens, .* 26"),
 ]

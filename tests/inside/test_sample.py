@@ -2,14 +2,18 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from helpers import call, fails, succeed
 
 from data.files import read_json, write_json
-from data.tokenizer import SPECIAL
+from data.tokenizer import SPECIAL, train_tokenizer
 from lab import load_run
+from lab.inside.texts import encode_texts
+from lab.inside.writing import Sampler, continue_ids, next_logits
+from sample import fill_masks
 
 N_SPECIAL = len(SPECIAL)
 TEXT = "this is a small sentence"
@@ -31,12 +35,12 @@ def test_masks_from_the_command_line(make, words):
 @pytest.mark.parametrize("build", [{}, {"members": 2}])
 def test_a_text_is_written_word_by_word(make, build):
     run = load_run(make(pos="alibi", build=build))
-    ((ids,), _) = run.read(TEXT)
+    (ids,), _ = encode_texts(run, [TEXT])
     expected = ids
     for _ in range(6):
-        word = N_SPECIAL + run.next_logits(expected)[N_SPECIAL:].argmax(-1, keepdim=True)
+        word = N_SPECIAL + next_logits(run, expected)[N_SPECIAL:].argmax(-1, keepdim=True)
         expected = torch.cat([expected, word])
-    assert run.write(ids, 6, 0, None, None).tolist() == expected.tolist()
+    assert continue_ids(run, ids, 6, Sampler(temperature=0)).tolist() == expected.tolist()
 
 
 def test_learned_positions_see_the_last_block_only(make):
@@ -46,7 +50,7 @@ def test_learned_positions_see_the_last_block_only(make):
         ids = torch.randint(N_SPECIAL, V, (12,))
         changed = ids.clone()
         changed[0] = ids[0] % (V - N_SPECIAL) + N_SPECIAL  # another word
-        logits = [run.next_logits(text) for text in (ids, changed)]
+        logits = [next_logits(run, text) for text in (ids, changed)]
         assert torch.equal(*logits) == (pos == "learned")
 
 
@@ -100,6 +104,17 @@ def test_labelled_rows_are_scored(make, tmp_path):
     assert [tuple(line.split("\t")[:3]) for line in lines] == answers
     path.write_text("c\tthis is\n", encoding="utf-8")
     fails(call("sample", folder, "--file", path), "unknown label 'c'")
+
+
+@pytest.mark.parametrize("text, words, filled", [
+    ("a house [MASK]", ".", "a house."), ("a [MASK] inédite .", "house", "a house inédite ."),
+    ("d [MASK] une [MASK][MASK]", "' house !", "d'une house!"), ("l'[MASK] ", "house", "l'house"),
+])  # fmt: skip
+def test_marks_are_joined_to_the_text_that_they_fill(text, words, filled):
+    run = SimpleNamespace(tokenizer=train_tokenizer("word", ["a"]))
+    run.fill = lambda *_, n: [[(word, 1.0)] for word in words.split()]
+    flags = SimpleNamespace(top_k=1)
+    assert fill_masks(run, [text], flags) == [filled]
 
 
 @pytest.mark.parametrize("kind, n_answers", [("classifier", 3), ("lm", 3)])
