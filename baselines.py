@@ -34,7 +34,7 @@ NEGATIONS = {"no", "not", "n't", "nobody", "nothing", "none", "never"}
 @dataclass
 class Flags:
     data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
-    out: str = ""  # folder; default: out/baselines-DATA, and the split if it is not full
+    out: str = ""  # folder; '': out/baselines-DATA, and the split if it is not full
     order: int = 5  # longest n-gram; 5 predicts from four tokens
     split: str = "full"  # test rows, as in train_classifier.py; n-grams are not affected
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
@@ -103,7 +103,7 @@ def measure_ngrams(text, longest):
         result[f"perplexity/{name}"] = perplexity(nats[-1], n)  # of the longest n-grams
         result[f"tokens/{name}"] = n
         result[f"unknown/{name}"] = unknown
-        result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.sizes[name]
+        result[f"bits_per_byte/{name}"] = nats[-1] / math.log(2) / text.n_bytes[name]
         hint = "; try --tokenizer bpe" if unknown > 0.2 else ""
         counts = f"{n:,} tokens, {unknown:.1%} unknown{hint}"
         print(f"perplexity {name}: {', '.join(words)} ({counts})")

@@ -2,19 +2,22 @@
 
     python compare.py out/lm-speeches-* out/baselines-speeches
 
-Runs that differ only in the seed are one row. --out gets compare.md, .tex, .png and .pdf, a table
-of longer blocks (train-short-test-long) for runs with --eval-block, and mcnemar.md for classifiers.
+Runs that differ only in the seed are one row, and a folder of runs stands for all of them. --out
+gets compare.md, .tex, .png and .pdf and compare-tests.tex; of runs with --eval-block and of tasks
+the numbers by length (train-short-test-long.*); of classifiers mcnemar.md and .tex.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import tyro
 
 from data.files import write_text
+from data.readers import TASK_NAMES
 from lab import tables
 from lab.figures import Panel, curves, save
 from lab.flags import main, require
@@ -33,12 +36,25 @@ METRICS = {  # columns in this order, and their headings
     "pearson": "Pearson's r",
     "parameters": "parameters",
 }
-CAPTION = """Mean ± sample standard deviation over seeds. The best of a column is bold, even if it
-may be chance. Perplexities of different vocabularies are not comparable. Classifiers: valid is the
-best epoch of the search, the rest the final model; seen rows are also in the training files."""
-TESTS = """t-tests over seeds, of the mean log of perplexities or the accuracy on all test rows. A
-baseline has no seed and counts as a constant. p is about other seeds, not other test data, and is
-not corrected for the number of pairs. Negative: the first is lower. Classifiers: mcnemar.md."""
+KINDS = {  # the models of a caption
+    "lm": "Causal language models",
+    "mlm": "Masked language models",
+    "classifier": "Classifiers",
+    "seq2seq": "Encoder-decoders",
+    "thread": "Readers of comments",
+    "tlm": "Translation language models",
+}
+CLASSIFIERS = """Valid is the best epoch of the search, the rest the final model; seen rows are also
+in the training files."""
+TASKS = """Accuracy is of single symbols of the answers, each after the right ones before it; whole
+answers are right less often."""
+OTHER_BLOCKS = """Rows of other block sizes have read other blocks and other numbers of tokens, and
+are measured in blocks as long as in training unless a length is given."""
+TESTS = """p is about other seeds, not other test data, and is not corrected for the number of
+tests. Negative: the first is lower."""
+OTHER_SHAPES = """Rows with other numbers of parameters share the batches of a seed, but not its
+initial weights."""
+TESTS_HEADER = ["test", "first", "second", "seeds", "first against second", "p"]
 UNTESTED = "No difference is tested: it needs perplexities or accuracies of several, equal seeds."
 INTERVALS = "95% bootstrap intervals of means over seeds, for other test data: no test of rows."
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
@@ -48,7 +64,7 @@ MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, an
 class Flags:
     runs: tyro.conf.Positional[list[str]]  # run folders, also of baselines.py, in table order
     out: str = "out/compare"  # folder of the tables and figures; older ones are replaced
-    labels: str = ""  # one name per row, joined by commas; default: flags that differ, or folders
+    labels: str = ""  # one name per row, joined by commas; '': flags that differ, or folders
     intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 
 
@@ -63,32 +79,47 @@ def compare(flags):
 
     out = Path(flags.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
-    for pattern in ("train-short-test-long.*", "intervals.*", "mcnemar.md"):
+    for pattern in ("train-short-test-long*", "intervals.*", "mcnemar.*", "compare-tests.tex"):
         for path in out.glob(pattern):
             path.unlink()  # of an earlier comparison
 
     names = names_of_columns(rows)
-    tests = compare_seeds(rows + baselines, names_to_test(names))
-    write_table(out / "compare", names, rows, baselines, tests)
+    write_table(out / "compare", names, rows, baselines, names_to_test(names, is_task(rows)))
     draw(out / "compare", names, rows, baselines)
 
-    tests = compare_answers(rows + baselines)
-    if tests:
-        write_text(out / "mcnemar.md", tabulate(tests, f"{MCNEMAR}\n"))
+    tests_of_answers = compare_answers(rows + baselines)
+    if tests_of_answers:
+        text = write_tests(out / "mcnemar", tests_of_answers, MCNEMAR)
+        write_text(out / "mcnemar.md", f"{text}\n")
     if flags.intervals:
         write_intervals(out / "intervals", names, rows + baselines)
-    names = names_of_lengths(trained)
-    if len(names) > 1:
-        tests = compare_seeds(rows, names[-1:])
-        write_table(out / "train-short-test-long", names, rows, [], tests)
+    lengths = names_of_lengths(trained)
+    if is_task(rows):
+        draw_lengths(out / "train-short-test-long", names_to_test(names, True), rows)
+    elif len(lengths) > 1:
+        write_table(out / "train-short-test-long", lengths, rows, [], lengths[-1:])
+        draw_lengths(out / "train-short-test-long", lengths, rows)
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
 
 # ------------------------------------------------------------------------------ 1. Rows and columns
 def read_runs(folders):
-    """Return the FinishedRuns of folders, each folder once, however it is typed."""
-    distinct = {Path(folder).expanduser().resolve(): folder for folder in folders}
-    return [read_finished_run(folder) for folder in distinct.values()]
+    """Return the FinishedRuns of folders, each folder once, however it is typed. A folder of runs
+    stands for those that have ended; a note names what is neither."""
+    distinct = {}  # path: folder as typed
+    for name in folders:
+        folder = Path(name).expanduser()
+        inside = [folder]
+        if folder.exists() and not (folder / "config.json").exists():
+            inside = sorted(path.parent for path in folder.glob("*/config.json"))
+            if not inside:
+                print(f"note: {folder}: no run; skipped")
+        for path in inside:
+            if path != folder and not (path / "result.json").exists():
+                print(f"note: {path}: has not ended; skipped")
+                continue
+            distinct[path.resolve()] = path
+    return [read_finished_run(path) for path in distinct.values()]
 
 
 def require_comparable(runs, trained):
@@ -118,8 +149,8 @@ def names_of_columns(rows):
     names = {}  # used as an ordered set
     for row in rows:
         for name in row.runs[0].result:
-            is_interval = "@" in name or name.count("/") > 1  # or of longer blocks
-            if metric_of(name) in METRICS and not is_interval and row.values(name):
+            is_extra = "@" in name or name.count("/") > 1  # of longer blocks, an interval's end
+            if metric_of(name) in METRICS and not is_extra and row.values(name):
                 names[name] = True
     order = list(METRICS)
     return sorted(names, key=lambda name: order.index(metric_of(name)))
@@ -138,9 +169,16 @@ def names_of_lengths(runs):
     return sorted(names, key=lambda name: int(name.removeprefix("joint@")))
 
 
-def names_to_test(names):
+def is_task(rows):
+    """Return whether rows are of a task, whose test sets have the length of the prompts as name."""
+    return rows[0].runs[0].settings["data"] in TASK_NAMES
+
+
+def names_to_test(names, of_task):
     """Return the names of the numbers to test over seeds: perplexities of the test sets, else of
-    the held-out text, else the accuracy."""
+    the held-out text, else the accuracy; of a task the accuracies."""
+    if of_task:
+        return [name for name in names if metric_of(name) == "accuracy"]
     perplexities = [name for name in names if metric_of(name) == "perplexity"]
     held_out = [name for name in perplexities if name != "perplexity/train"]
     of_tests = [name for name in held_out if name != "perplexity/valid"]
@@ -148,8 +186,9 @@ def names_to_test(names):
 
 
 # ---------------------------------------------------------------------------------------- 2. Tables
-def write_table(stem, names, rows, baselines, tests):
-    """Write and print the table of rows and, below a line in LaTeX, baselines; then the tests."""
+def write_table(stem, names, rows, baselines, tested):
+    """Write and print the table of rows and, below a line in LaTeX, baselines; then the tests of
+    the numbers `tested`."""
     columns = [cells_of_column(name, rows + baselines) for name in names]
     table = []
     for i, row in enumerate(rows + baselines):
@@ -160,9 +199,108 @@ def write_table(stem, names, rows, baselines, tests):
     header = ["row", "seeds"]
     for name in names:
         metric, *parts = re.split("[/@]", name)
+        if is_task(rows) and parts:
+            parts.insert(0, "length")
         header.append(" ".join([METRICS[metric], *parts]))
-    note = tabulate(tests, TESTS) if tests else UNTESTED
-    print(tables.write(stem, header, table, CAPTION, left=2, note=note))
+    tests = []
+    if is_task(rows):  # a test for each length
+        for name in tested:
+            for test in compare_seeds(rows, [name]):
+                length = name.partition("/")[2]
+                tests.append(replace(test, test=f"{test.test}, length {length}"))
+    else:
+        tests = compare_seeds(rows + baselines, tested)
+    note = UNTESTED
+    if tests:
+        text = describe_tests(rows, tested, any(test.test == "one-sample t" for test in tests))
+        note = write_tests(Path(f"{stem}-tests"), tests, text)
+    print(tables.write(stem, header, table, describe(names, rows, baselines), left=2, note=note))
+
+
+def describe(names, rows, baselines):
+    """Return the caption of a table: models, data, numbers and seeds."""
+    run = rows[0].runs[0]
+    models = KINDS.get(run.config["kind"], "Models")
+    sentences = [f"{models} on {run.settings['data']}: {describe_numbers(names, rows)}."]
+    n_seeds = sorted({len(row.runs) for row in rows})
+    if n_seeds[-1] == 1:
+        sentences.append("One seed.")
+    else:
+        counts = " or ".join(map(str, n_seeds))
+        sentences.append(f"Mean ± sample standard deviation over {counts} seeds.")
+    if len(rows + baselines) > 1:
+        sentences.append("The best of a column is bold, even if it may be chance.")
+    vocabularies = {row.runs[0].result.get("vocab_size") for row in rows + baselines}
+    if len(vocabularies) > 1 and run.config["kind"] != "classifier":
+        sentences.append("Perplexities of different vocabularies are not comparable.")
+    if run.config["kind"] == "classifier":
+        sentences.append(CLASSIFIERS)
+    if is_task(rows):
+        sentences.append(TASKS)
+    if values_differ(rows, "block_size"):
+        sentences.append(OTHER_BLOCKS)
+    return textwrap.fill(" ".join(sentences), 100)
+
+
+def describe_numbers(names, rows):
+    """Return what the columns of a table hold: "perplexity of ada, bruno; accuracy (%) of test"."""
+    if metric_of(names[0]) == "joint":
+        sizes = sorted({row.runs[0].config["flags"]["block_size"] for row in rows})
+        trained = f"trained in blocks of {' or '.join(map(str, sizes))}"
+        return f"perplexity of all tokens of {joint_sets(rows)}, by length of the blocks; {trained}"
+    parts_of = {}  # heading: test sets
+    for name in names:
+        metric, _, part = name.partition("/")
+        if part:
+            parts_of.setdefault(METRICS[metric], []).append(part)
+    of = "at prompt lengths" if is_task(rows) else "of"
+    return "; ".join(f"{heading} {of} {', '.join(parts)}" for heading, parts in parts_of.items())
+
+
+def joint_sets(rows):
+    """Return in words the test sets that joint@LENGTH counts together."""
+    names = []
+    for name in rows[0].runs[0].result:
+        kind, _, part = name.partition("/")
+        if kind == "tokens" and part not in ("train", "valid"):
+            names.append(part)
+    return " and ".join(names)
+
+
+def values_differ(rows, flag):
+    """Return whether rows differ in a flag."""
+    return len({row.runs[0].config["flags"].get(flag) for row in rows}) > 1
+
+
+def describe_tests(rows, names, has_baseline):
+    """Return the text about t-tests of numbers over seeds. has_baseline: some are of a baseline."""
+    metric = metric_of(names[0])
+    parts = ", ".join(re.split("[/@]", name, maxsplit=1)[1] for name in names)
+    of_metric = {
+        "perplexity": f"the mean log of the perplexities of {parts}",
+        "joint": f"the log of the perplexity of {joint_sets(rows)} in blocks of {parts} tokens",
+        "accuracy": f"the accuracy of {parts}",
+    }
+    if is_task(rows):
+        of_metric["accuracy"] = "the accuracy at each prompt length"
+    sentences = [f"t-tests over seeds, of {of_metric[metric]}.", TESTS]
+    if has_baseline:
+        sentences.append("A baseline has no seed and counts as a constant.")
+    if len({row.runs[0].result["parameters"] for row in rows}) > 1:
+        sentences.append(OTHER_SHAPES)
+    if values_differ(rows, "block_size") or values_differ(rows, "batch_size"):
+        sentences.append("Rows of other block or batch sizes do not share batches.")
+    return textwrap.fill(" ".join(sentences), 100)
+
+
+def write_tests(stem, tests, text):
+    """Write stem.tex, a table of Comparisons with a text; return both as Markdown."""
+    table = []
+    for test in tests:
+        p = f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"
+        table.append([test.test, test.first, test.second, test.seeds, test.difference, p])
+    write_text(f"{stem}.tex", tables.to_latex(TESTS_HEADER, table, text, stem.name, left=5))
+    return f"{tables.to_markdown(TESTS_HEADER, table, left=5)}\n{text}"
 
 
 def cells_of_column(name, rows):
@@ -197,16 +335,6 @@ def cells_of_column(name, rows):
     return cells
 
 
-def tabulate(tests, text):
-    """Return a Markdown table of Comparisons, followed by a text about them."""
-    table = []
-    for test in tests:
-        p = f"{test.p:.3f}" if test.p >= 0.001 else "<0.001"
-        table.append([test.test, test.first, test.second, test.seeds, test.difference, p])
-    header = ["test", "first", "second", "seeds", "first against second", "p"]
-    return f"{tables.to_markdown(header, table, left=5)}\n{text}"
-
-
 def write_intervals(stem, names, rows):
     """Write and print the table of intervals of the numbers of test rows and lines."""
     tested = []
@@ -230,9 +358,43 @@ def draw(stem, names, rows, baselines):
             panels.append(panel)
     is_classifier = "epochs" in rows[0].runs[0].config["flags"]
     xlabel = "epoch of the search" if is_classifier else "step"
-    figure = curves(panels, xlabel)
+    save_figure(curves(panels, xlabel), stem)
+
+
+def save_figure(figure, stem):
+    """Write a figure as stem.png and stem.pdf."""
     for ending in (".png", ".pdf"):
         save(figure, stem.with_suffix(ending))
+
+
+def draw_lengths(stem, names, rows):
+    """Draw numbers over length, as .png and .pdf. names: joint@LENGTH or accuracy/LENGTH."""
+    lines = {}
+    ticks = set()
+    for row in rows:
+        lengths = []
+        of_lengths = []  # [values of the seeds]
+        for name in names:
+            values = row.values(name)
+            if values:
+                lengths.append(int(re.split("[/@]", name)[1]))
+                of_lengths.append(values)
+        if lengths:
+            lines[row.label] = (lengths, np.transpose(of_lengths))
+            ticks.update(lengths)
+    run = rows[0].runs[0]
+    flags = run.config["flags"]
+    if is_task(rows):
+        panel = Panel(run.settings["data"], "accuracy of symbols (%)", lines, limits=(0, 100))
+        figure = curves([panel], f"length of the prompts; in training up to {flags['length']}")
+    else:
+        title = f"{run.settings['data']}: {joint_sets(rows)}"
+        figure = curves([Panel(title, "perplexity", lines, log=True)], "tokens per block")
+    (axis,) = figure.axes
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(ticks), sorted(ticks))
+    axis.minorticks_off()
+    save_figure(figure, stem)
 
 
 def panel_of(name, rows, baselines):
@@ -257,7 +419,11 @@ def panel_of(name, rows, baselines):
     if f"floor/{name}" in result:
         levels["best possible"] = factor * result[f"floor/{name}"]
     metric, _, part = name.partition("/")
-    return Panel(part, METRICS[metric], lines, levels, log=metric == "perplexity")
+    title = f"prompt length {part}" if is_task(rows) else part
+    panel = Panel(title, METRICS[metric], lines, levels, log=metric == "perplexity")
+    if factor == 100:
+        panel.limits = (0, 100)
+    return panel
 
 
 def read_logged(folder, name):

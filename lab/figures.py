@@ -1,4 +1,4 @@
-"""Draw figures as files, in one style: curves, and bands over seeds.
+"""Draw figures as files, in one style: curves, and points or bands of seeds.
 
 Figures are made without pyplot, so no backend for a display is loaded. `styled` functions have the
 style: importing this module changes no setting.
@@ -7,17 +7,23 @@ style: importing this module changes no setting.
 import io
 import math
 import re
+import sys
+import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import cycle
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import fontManager
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from model import POSITIONS
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
+FEW_SEEDS = 5  # fewer are drawn as points, without a band
 BEST = "best possible, "  # followed by the label of a line, whose color it takes
 STYLE = {
     "axes.spines.top": False,
@@ -31,6 +37,12 @@ STYLE = {
     "text.parse_math": False,
     "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
 }
+FALLBACK_FONTS = (  # of Linux, Windows and macOS, for letters that matplotlib's own font lacks
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei"),
+    *("Microsoft YaHei", "Malgun Gothic", "Hiragino Sans GB", "Arial Unicode MS"),
+    *("Noto Sans Devanagari", "Noto Sans Thai", "Noto Sans Khmer", "Nirmala UI", "Leelawadee UI"),
+    *("Noto Emoji", "Segoe UI Emoji", "Symbola"),
+)
 # Options that change what the positions are, and that `name_positions` names
 POSITION_OPTIONS = (
     "rope_scale",
@@ -43,9 +55,38 @@ POSITION_OPTIONS = (
 )
 
 
+@contextmanager
 def styled(grid=True):
-    """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings."""
-    return matplotlib.rc_context(STYLE | {"axes.grid": grid})
+    """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings. One
+    note on stderr takes the place of matplotlib's warnings of letters that no font has."""
+    fonts = [*matplotlib.rcParams["font.family"], *installed_fallbacks()]
+    show = warnings.showwarning
+
+    def show_or_note(message, *details, **options):
+        if "missing from" in str(message):
+            note_missing_letters()
+        else:
+            show(message, *details, **options)
+
+    with matplotlib.rc_context(STYLE | {"axes.grid": grid, "font.family": fonts}):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("always", "Glyph .* missing from")
+            warnings.showwarning = show_or_note
+            yield
+
+
+@cache
+def installed_fallbacks():
+    """Return those FALLBACK_FONTS that are installed; matplotlib warns of others."""
+    installed = fontManager.get_font_names()
+    return [name for name in FALLBACK_FONTS if name in installed]
+
+
+@cache
+def note_missing_letters():
+    """Print a note that figures have boxes in place of letters, once in a process."""
+    remedy = f"install Noto Sans CJK or Noto Emoji, and delete {matplotlib.get_cachedir()}"
+    print(f"note: no font has some letters, drawn as boxes; {remedy}", file=sys.stderr)
 
 
 class Picture(Figure):
@@ -105,6 +146,7 @@ class Panel:
     lines: dict  # label: (xs, ys), or (xs, [ys of each seed])
     dashed: dict = field(default_factory=dict)  # label: y of a horizontal line
     log: bool = False  # logarithmic y axis, without step 0: untrained models flatten the rest
+    limits: tuple = (-math.inf, math.inf)  # least and largest possible y, where bands end
 
 
 @styled()
@@ -138,8 +180,11 @@ def draw_panel(axis, panel, xlabel, colors):
     for label, (xs, ys) in panel.lines.items():
         seeds = np.atleast_2d(ys)[:, n_hidden:]  # (seeds, N)
         style = ".-" if len(xs) < 25 else "-"
+        if 1 < len(seeds) < FEW_SEEDS and len(xs) > 1:
+            style = "-"  # the seeds are points
         # A legend hides a label that begins with _, hence the space
-        plot_mean(axis, xs[n_hidden:], seeds, style, color=colors[label], label=f" {label}")
+        options = {"color": colors[label], "label": f" {label}"}
+        plot_mean(axis, xs[n_hidden:], seeds, style, limits=panel.limits, **options)
     for (label, y), style in zip(panel.dashed.items(), cycle(("--", ":", "-."))):
         color = colors.get(label.removeprefix(BEST), "0.35")
         axis.axhline(y, color=color, label=f" {label}", linestyle=style, linewidth=0.9)
@@ -166,10 +211,17 @@ def set_log_scale(axis):
     axis.yaxis.set_major_formatter("{x:,.6g}")
 
 
-def plot_mean(axis, xs, seeds, *style, **options):
-    """Plot the mean of [ys of each seed], in a band of ± their sample deviation."""
+def plot_mean(axis, xs, seeds, *style, limits=(-math.inf, math.inf), **options):
+    """Plot the mean of [ys of each seed], in a band of ± their sample deviation, which ends at the
+    limits. Few seeds are points instead: they tell more than their deviation."""
     means = np.mean(seeds, axis=0)
     (line,) = axis.plot(xs, means, *style, **options)
-    if len(seeds) > 1:
+    color = line.get_color()
+    if 1 < len(seeds) < FEW_SEEDS:
+        for ys in seeds:
+            axis.plot(xs, ys, ".", color=color, markersize=3, alpha=0.6)
+    elif len(seeds) > 1:
         d = np.std(seeds, axis=0, ddof=1)
-        axis.fill_between(xs, means - d, means + d, color=line.get_color(), alpha=0.18, linewidth=0)
+        low = np.clip(means - d, *limits)
+        high = np.clip(means + d, *limits)
+        axis.fill_between(xs, low, high, color=color, alpha=0.18, linewidth=0)

@@ -1,5 +1,6 @@
 """Finished runs, and rows of them: the runs of a row differ only in the seed."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,7 +135,10 @@ def group_runs(runs, labels=""):
 
 def name_rows(runs):
     """Return a name for each row, given its first run: the settings that differ, if these are not
-    enough also the number of parameters and the revision of the code, or else the folder."""
+    enough also the number of parameters and the revision of the code, or else the folder. A single
+    row has the name of its position encoding."""
+    if len(runs) == 1 and "pos" in runs[0].settings:
+        return [spell_setting("pos", runs[0].settings["pos"])]
     names = describe_differences([run.settings for run in runs])
     if len(set(names)) < len(names):
         facts = []
@@ -146,7 +150,9 @@ def name_rows(runs):
     if is_unique and "" not in names and max(map(len, names)) <= LONGEST_LABEL:
         return names
     folders = [run.folder.resolve().name for run in runs]
-    short = [name.removesuffix(f"-{run.seed}") for name, run in zip(folders, runs)]
+    short = []
+    for name, run in zip(folders, runs):
+        short.append(re.sub(rf"[-_](seed=)?{re.escape(run.seed)}$", "", name))
     return short if len(set(short)) == len(short) else folders
 
 

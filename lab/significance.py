@@ -37,12 +37,12 @@ class Comparison:
 def compare_seeds(rows, names):
     """Return the t-tests of every two rows over seeds, as Comparisons.
 
-    names: perplexities, whose mean logarithm is compared, or ["accuracy/test"]. The differences of
+    names: perplexities, whose mean logarithm is compared, or accuracies. The differences of
     the seeds that both rows have are tested against 0 (Student 1908: the paired t-test). A baseline
     has no seed and counts as a constant (one-sample t-test). Two rows are left out if they have one
     seed in common, the same difference for each seed, or perplexities of different vocabularies.
     """
-    is_accuracy = names == ["accuracy/test"]
+    is_accuracy = names[0].startswith("accuracy")
     means = []  # of each row {seed: mean}
     for row in rows:
         means.append({run.seed: mean_number(run, names, is_accuracy) for run in row.runs})

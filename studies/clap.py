@@ -60,7 +60,7 @@ class Flags(SweepFlags):
     size: Literal["quick", "laptop", "full"] = "laptop"  # minutes; an hour; a night, or a GPU
     seeds: int = 3  # seeds of the five configurations, or of those in --only
     steps: int = 0  # updates of each run; 0: as --size says
-    only: str = ""  # configurations to train, joined by commas (default: all)
+    only: str = ""  # configurations to train, joined by commas; '': all
     lr: float = 0.0  # peak learning rate of each run; 0: as --size says
     out: str = "out/study-clap"  # folder of all runs, figures and tables
 

@@ -53,7 +53,7 @@ class Flags(SweepFlags):
     pos: str = "alibi"  # position encoding of every encoder
     mlm: str = ""  # more flags for train_mlm.py: --mlm="--steps 500"
     seeds: int = 1  # seeds of each training; the folds are always the same
-    out: str = ""  # folder of all runs (default: out/crossvalidate-DATA)
+    out: str = ""  # folder of all runs; '': out/crossvalidate-DATA
 
 
 def crossvalidate(flags):

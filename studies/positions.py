@@ -3,7 +3,8 @@
     python -m studies.positions --size quick
     python -m studies.positions --data path/to/speeches --long path/to/wikitext-2
 
-Rows are encodings and options of them. Columns are the tasks' accuracy by length, the perplexity of
+Rows are encodings and options of them. Columns are the tasks' accuracy by length (of symbols, each
+after the right ones; exact/LENGTH in a run's result.json is of whole answers), the perplexity of
 --data and, also in longer blocks, of --long, a probe of the last layer, masked models, the time.
 Beside them: rotary positions stretched, or dropped after training (DroPE, Gelberg et al. 2025).
 """
@@ -20,7 +21,8 @@ from data.tasks import TASKS
 from lab import figures, tables
 from lab.flags import main
 from lab.rows import read_finished_run
-from model import POSITIONS, Config
+from model import POSITIONS
+from nets.build import Options, check_options
 from studies.sweep import Job, SweepFlags, finish, options, run_all
 
 ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
@@ -53,7 +55,7 @@ STRETCHED = ("linear", "ntk", "yarn")  # values of --rope-scale, of rotary model
 @dataclass
 class Flags(SweepFlags):
     data: str = "toy"  # corpus of the perplexity and of the masked models
-    long: str = ""  # corpus of the perplexity by length and of the probe (default: --data)
+    long: str = ""  # corpus of the perplexity by length and of the probe; '': --data
     size: Literal["quick", "laptop"] = "laptop"  # ten minutes; two hours
     seeds: int = 3  # seeds of every row
     out: str = "out/study-positions"  # folder of all runs, tables and the figure
@@ -132,10 +134,10 @@ def slug(label):
 def is_for_encoders(row):
     """Return whether an encoder can have the options of a row."""
     try:
-        POSITIONS[row["pos"]](Config(**row), causal=False)
+        check_options(Options(**row), causal=False)
     except ValueError:
         return False
-    return "log_scale" not in row
+    return True
 
 
 def collect(out, size, seeds):
@@ -205,7 +207,8 @@ def write_results(out, groups):
     """Write and print the tables tasks, texts and stretched; write heatmap.png."""
     tasks = {name: columns for name, columns in groups.items() if name in TASKS}
     texts = {name: columns for name, columns in groups.items() if name not in TASKS}
-    caption = "Accuracy of the answers (%) by length of the prompt, ± over seeds."
+    caption = "Accuracy (%) of single symbols of the answers, each predicted after the right ones, "
+    caption += "by length of the prompt, ± over seeds."
     write_table(out / "tasks", tasks, ROWS, caption)
     caption = "Perplexity by length of the blocks over that of training; of --data, causal and "
     caption += "masked; error in tokens of the last layer's probe; CPU time over that of learned."

@@ -40,8 +40,8 @@ KEPT_IN_ORDER = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 @dataclass
 class Flags:
     runs: tyro.conf.Positional[list[str]]  # run folders; those that differ in the seed are averaged
-    data: str = ""  # corpus to read (default: each run's own)
-    layers: str = ""  # layers to probe, as 0,2; 0: the embeddings (default: all)
+    data: str = ""  # corpus to read; '': each run's own
+    layers: str = ""  # layers to probe, as 0,2; 0: the embeddings; '': all
     kept: str = ""  # steps that --keep kept, to probe too, as 0,100
     order: bool = False  # also test the use of word order
     blocks: int = 1500  # blocks to train probes on; a quarter as many test them
@@ -50,7 +50,7 @@ class Flags:
     batch_size: int = 1024  # tokens per update
     lr: float = 2e-3  # peak learning rate of the probes; it falls to zero
     seed: int = 0  # seed of the probes, the blocks and the shuffling
-    out: str = ""  # folder of the results (default: probe/ in the first run's folder)
+    out: str = ""  # folder of the results; '': probe/ in the first run's folder
 
 
 def probe(flags):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ FLAGS = dict(data="toy", tokenizer="word", pos="learned", norm_first=True, dropo
 FLAGS |= dict(block_size=32, device="auto", threads=0, eval_block="", encoder="", valid=0.0)
 FLAGS |= dict(order=5, split="full")
 LOGGED = dict(lm=[f"perplexity/{name}" for name in ("train", "ada", "bruno")])
+LOGGED |= dict(task=["accuracy/16", "accuracy/64", "perplexity/16", "perplexity/64"])
 LOGGED |= dict(mlm=["perplexity/valid", "accuracy/valid"], baselines=[])
 LOGGED |= dict(classifier=[f"accuracy/{name}" for name in "train valid test unseen".split()])
 
@@ -79,7 +81,7 @@ def test_mean_and_sample_deviation_over_seeds(make):
     assert rows["learned"]["perplexity ada"] == "30.0"  # one seed has no spread
     assert rows["5-gram"]["perplexity ada"] == "15.0"
     axis = make.drawn[Path("out/compare/compare.png")].axes[1]
-    levels = [line for line in axis.lines if line.get_linestyle() != "-"]
+    levels = [line for line in axis.lines if line.get_linestyle() not in ("-", "None")]
     dashed = {line.get_label().strip(): line.get_ydata()[0] for line in levels}
     assert dashed == {"5-gram": 15, "best possible": 2.5}
 
@@ -97,7 +99,7 @@ def test_the_best_of_a_column_is_bold_and_so_are_ties(make):
 def test_test_sets_have_any_name_and_a_folder_counts_once(make):
     numbers = {"perplexity/low": 5.0, "perplexity/high": 6.0}
     make("a", result=numbers | {"pearson/test/low": 0.1, "pearson/valid": 0.2514})
-    found = compared("a", "./a/")["a"]
+    found = compared("a", "./a/")["learned"]
     assert found.pop("Pearson's r valid") == "0.251"
     assert (found["perplexity low"], found["perplexity high"]) == ("5.00", "6.00")
     assert not any("Pearson" in heading for heading in found)
@@ -115,7 +117,9 @@ def test_rows_are_named_by_the_flags_that_differ_or_by_folders(make):
     assert labels_of(make("a", pos="alibi"), make("b", pos="rope")) == ["ALiBi", "rotary"]
     two = labels_of("a", make("c", pos="alibi", dropout=0.1, norm_first=False))
     assert two == ["norm-first=True, dropout=0.0", "norm-first=False, dropout=0.1"]
-    assert labels_of(make("alone-3", seed=3)) == ["alone"]
+    assert labels_of(make("alone-3", seed=3)) == ["learned"]  # a single row
+    same_flags = make("pos=x_seed=0"), make("pos=y_seed=0", data_hash="other")
+    assert labels_of(*same_flags) == ["pos=x", "pos=y"]
     assert labels_of("a", make("long-0", tokenizer="t" * 60)) == ["a", "long"]
     assert labels_of("a", "b", labels="x, y") == ["x", "y"]
     fails(call("compare", "a", "b", labels="x"), "--labels x", "ALiBi; rotary")
@@ -178,7 +182,7 @@ def test_baselines_are_constants(make):
     compared("a-0", "a-1", "a-2", "base")
     text = Path("out/compare/compare.md").read_text(encoding="utf-8")
     p = 2 * stats.t.sf(3 / math.sqrt(13 / 3), 2)
-    found = "| one-sample t | a     | naive Bayes | 0, 1, 2 | +3.0 ± 3.6 points    | {:.3f} |"
+    found = "| one-sample t | learned | naive Bayes | 0, 1, 2 | +3.0 ± 3.6 points    | {:.3f} |"
     assert found.format(p) in text and text.count("one-sample t") == 1
     rows = rows_of("b0", "b1", "b2") + [Row("5-gram", [read_finished_run("base")])]
     assert [test.seeds for test in compare_seeds(rows, ["perplexity/ada"])] == ["0, 1, 2"]
@@ -225,8 +229,59 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
     assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
     assert "-31.7 ± 2.4%" in text  # at 128 tokens, which both have
+    assert "perplexity of all tokens of ada and bruno" in text and "blocks of 32 or 64" in text
+    words = " ".join(text.split())
+    assert "of the log of the perplexity of ada and bruno in blocks of 128 tokens" in words
+    assert "have read other blocks" in words and "do not share batches" in words
+    assert r"-31.7 $\pm$ 2.4\%" in written.with_name("train-short-test-long-tests.tex").read_text()
+    (axis,) = make.drawn[written.absolute().relative_to(Path.cwd()).with_suffix(".png")].axes
+    drawn = {line.get_label().strip(): list(line.get_xdata()) for line in axis.lines}
+    assert drawn["ALiBi, block-size=32"] == [32, 64, 128]
+    assert drawn["learned, block-size=64"] == [64]
+    assert list(axis.lines[0].get_ydata()) == pytest.approx([30, 20, 41])
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["32", "64", "128"]
     succeed(call("compare", "c"))
-    assert not written.exists()  # of the comparison before
+    assert not list(written.parent.glob("train-short*"))  # of the comparison before
+
+
+def test_tasks_are_compared_by_the_length_of_their_prompts(make):
+    for pos, shares in (("alibi", (0.95, 0.3)), ("nope", (0.99, 0.1))):
+        for seed in (0, 1):
+            result = {"accuracy/16": shares[0], "accuracy/64": shares[1] + 0.1 * seed * shares[1]}
+            result |= {"perplexity/16": 2.0 + seed, "perplexity/64": 30.0, "tokens/16": 9}
+            flags = dict(data="copy", pos=pos, seed=seed, length=16)
+            make(f"{pos}-{seed}", kind="task", result=result, **flags)
+    rows = compared("alibi-0", "alibi-1", "nope-0", "nope-1")
+    assert rows["NoPE"]["accuracy (%) length 16"] == "**99.0** ± 0.0"
+    text = Path("out/compare/compare.md").read_text("utf-8")
+    assert "| paired t, length 64 | ALiBi | NoPE   | 0, 1  | +21.0 ± 1.4 points   |" in text
+    assert "of single symbols" in " ".join(text.split()) and text.count("paired t,") == 1
+    figure = make.drawn[Path("out/compare/compare.png")]
+    assert "prompt length 64" in [axis.get_title() for axis in figure.axes]
+    (axis,) = make.drawn[Path("out/compare/train-short-test-long.png")].axes
+    assert list(axis.lines[0].get_xdata()) == [16, 64]
+    assert list(axis.lines[0].get_ydata()) == pytest.approx([95, 31.5])
+
+
+def test_captions_are_of_this_table(make):
+    for seed in (0, 1):
+        result = {"accuracy/test": 0.9 + 0.01 * seed, "parameters": 10}
+        make(f"a-{seed}", "classifier", seed=seed)
+        make(f"b-{seed}", "classifier", result, pos="alibi", seed=seed)
+    make("m", "mlm")
+    compared("a-0", "a-1", "b-0", "b-1")
+    text = " ".join(Path("out/compare/compare.md").read_text("utf-8").split())
+    assert "Classifiers on toy: accuracy (%) of train, valid, test, unseen." in text
+    assert "over 2 seeds" in text and "seen rows" in text and "Perplexities" not in text
+    assert "t-tests over seeds, of the accuracy of test." in text
+    assert "other numbers of parameters share the batches of a seed, but not its" in text
+    tests = Path("out/compare/compare-tests.tex").read_text("utf-8")
+    assert r"paired t & learned & ALiBi & 0, 1 & -40.5 $\pm$ 0.7 points" in tests
+    compared("m")
+    text = Path("out/compare/compare.md").read_text("utf-8")
+    assert "Masked language models on toy: perplexity of valid" in text and "One seed." in text
+    assert "Classifiers" not in text and "bold" not in text
+    assert not Path("out/compare/compare-tests.tex").exists()
 
 
 def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
@@ -242,6 +297,24 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     assert tables.escape("[1] **[a]**") == r"{[}1] \textbf{[a]}"  # \midrule [1] would take it
     markdown = tables.to_markdown(["a", "b"], [["x|y", "1"], None, ["z", "22"]])
     assert markdown == "| a    |   b |\n| ---  | --: |\n| x\\|y |   1 |\n| z    |  22 |\n"
+
+
+def test_a_folder_of_runs_stands_for_them(make):
+    Path("out/x/logs").mkdir(parents=True)
+    make("out/x/b", pos="alibi"), make("out/x/a"), make("out/x/unfinished")
+    Path("out/x/unfinished/result.json").unlink()
+    Path("out/x/runs.csv").write_text("run\n")
+    outcome = succeed(call("compare", "out/x"))
+    assert "note: out/x/unfinished: has not ended; skipped" in outcome.out
+    table = Path("out/compare/compare.md").read_text("utf-8")
+    assert [line.split()[1] for line in table.splitlines()[2:4]] == ["learned", "ALiBi"]
+    shutil.rmtree("out/x/unfinished")
+    outcome = succeed(call("compare", *sorted(Path("out/x").iterdir())))
+    assert "2 rows of 2 runs" in outcome.out
+    for name in ("logs", "runs.csv"):
+        assert f"note: out/x/{name}: no run; skipped" in outcome.out
+    fails(call("compare", "out/x/logs"), "at least one run")
+    fails(call("compare", "out/x/c"), "out/x/c: has no config.json")
 
 
 def test_a_mistake_costs_one_line_that_says_what_to_do(make):

@@ -56,15 +56,30 @@ def test_encodings_have_the_color_of_their_class_in_any_order(monkeypatch):
     assert [*map(figures.name_positions, named)] == ["ALiBi, window 3", "learned positions"]
 
 
-def test_the_band_is_one_sample_deviation_around_the_mean():
+def test_the_band_is_one_sample_deviation_around_the_mean_and_ends_at_the_limits():
     _, axis = figures.new_figure()
-    figures.plot_mean(axis, [1, 2], [[1.0, 4.0], [3.0, 4.0]], color="k")
+    seeds = [[1.0, 4.0], [3.0, 4.0]] * 3  # squared distances of 6 x 1, over 5
+    figures.plot_mean(axis, [1, 2], seeds, color="k")
     assert list(axis.lines[0].get_ydata()) == [2, 4]
     band = axis.collections[0].get_paths()[0].vertices
-    assert sorted({round(y, 6) for x, y in band if x == 1}) == pytest.approx([0.585786, 3.414214])
+    d = 1.2**0.5
+    assert sorted({y for x, y in band if x == 1}) == pytest.approx([2 - d, 2 + d])
     assert {y for x, y in band if x == 2} == {4}
     figures.plot_mean(axis, [1], [[5.0]])
     assert list(axis.lines[1].get_ydata()) == [5] and len(axis.collections) == 1
+    lines = {"a": ([1, 2], seeds)}
+    (axis,) = figures.curves([Panel("", "y", lines, limits=(1.5, 3))], "step").axes
+    ends = {y for x, y in axis.collections[0].get_paths()[0].vertices if x == 1}
+    assert sorted(ends) == [1.5, 3]
+
+
+def test_few_seeds_are_points_without_a_band():
+    lines = {"a": ([1, 2], [[1.0, 4.0], [3.0, 4.0]])}
+    (axis,) = figures.curves([Panel("", "y", lines)], "step").axes
+    mean, *points = axis.lines
+    assert list(mean.get_ydata()) == [2, 4] and mean.get_marker() == "None"
+    assert [list(line.get_ydata()) for line in points] == [[1, 4], [3, 4]]
+    assert {line.get_linestyle() for line in points} == {"None"} and not axis.collections
 
 
 def test_an_untrained_model_does_not_flatten_a_log_axis():

@@ -5,7 +5,7 @@ import math
 import statistics
 
 import pytest
-from helpers import SIZE, call, fails
+from helpers import SIZE, call, fails, succeed
 
 from data.files import UserError
 from lab.predictions import FILE, write_predictions
@@ -42,7 +42,7 @@ def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
     assert f"{one['perplexity/one']:.1f}" in report
     assert all(read(out / f"{table}.md") in report for _, table in nope.REPORT)
     figures = [line[line.index("](") + 2 : -1] for line in report.splitlines() if line[:2] == "!["]
-    assert len(figures) == 7 and all((out / figure).exists() for figure in figures)
+    assert len(figures) == 8 and all((out / figure).exists() for figure in figures)
     kept = read_json(out / "probe-kept" / "result.json")["runs"]
     assert all("step 4" in run["probe"] for runs in kept.values() for run in runs)
     nope.study(flags)
@@ -134,6 +134,14 @@ def test_cross_validation_with_two_seeds(corpus, tmp_path, jobs_here, capsys):
     assert crossvalidate.RECIPES["bayes"][0] in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("study", ["clap", "nope", "positions"])
+def test_a_study_lists_the_commands_of_its_runs(study, tmp_path):
+    outcome = call(f"studies.{study}", "--commands", size="quick", out=tmp_path)
+    lines = succeed(outcome).out.splitlines()
+    assert len(lines) > 5 and all(line.startswith("python -m train_") for line in lines)
+    assert len(set(lines)) == len(lines)
+
+
 def test_an_invalid_flag_is_named(tmp_path, corpus):
     fails(call("studies.clap", "--only", "alibis"), "--only alibis", "alibi-no-dropout")
     fails(call("studies.crossvalidate", recipes="x", data=corpus), "--recipes x", "bayes")
@@ -143,7 +151,7 @@ def test_an_invalid_flag_is_named(tmp_path, corpus):
     # Flags for another script, in the form that the pages show
     fails(
         call("studies.crossvalidate", "--mlm=--steps x", data=corpus, out=tmp_path / "cv"),
-        "--steps x",
+        "pretrained-1-0: Error parsing --steps",
     )
 
 

@@ -1,4 +1,4 @@
-"""sweep.py: jobs run once, resume, stop at the first failure."""
+"""sweep.py: jobs are checked, run once, resume; the others finish if one fails."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from helpers import TINY
+from helpers import TINY, write_corpus
 
 from data.files import UserError
 from studies import sweep
@@ -22,25 +22,119 @@ def jobs(corpus, *names, **more):
     return [[Job(name, "train_lm", words) for name in names]]
 
 
+def run(out, stage, **flags):
+    run_all(out, [stage], SweepFlags(jobs=1, **flags))
+
+
 def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path, capsys):
-    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
-    assert "run: perplexity at step 8" in capsys.readouterr().out
-    made = (tmp_path / "run" / "result.json").stat().st_mtime_ns
-    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
+    (stage,) = jobs(corpus, "run")
+    path = tmp_path / "run" / "result.json"
+    run(tmp_path, stage)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"1 to run, 1 at once; what they print is in {tmp_path / 'logs'}"
+    assert printed[1].startswith("[1/1] run: perplexity at step 8")
+    made = path.stat().st_mtime_ns
+    run(tmp_path, stage)
+    run(tmp_path / "run" / "..", stage)  # named differently
     assert capsys.readouterr().out == ""
-    run_all(tmp_path / "run" / "..", jobs(corpus, "run"), SweepFlags(jobs=1))  # named differently
     config = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
     (tmp_path / "run" / "config.json").write_text(json.dumps(config | {"code": "other"}), "utf-8")
-    run_all(tmp_path, jobs(corpus, "run"), SweepFlags(jobs=1))
-    assert "made by other code" in capsys.readouterr().out
-    assert made == (tmp_path / "run" / "result.json").stat().st_mtime_ns
-    with pytest.raises(UserError, match="run: made by another command.*delete that folder"):
-        run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
-    shutil.rmtree(tmp_path / "run")
-    run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
+    run(tmp_path, stage)
+    assert "made by other code; --overwrite repeats it" in capsys.readouterr().out
+    assert made == path.stat().st_mtime_ns
+    run(tmp_path, stage, overwrite=True)
+    assert made < path.stat().st_mtime_ns and "1 to run" in capsys.readouterr().out
     shutil.rmtree(tmp_path / "run")  # a deleted run is made again, though its log remains
-    run_all(tmp_path, jobs(corpus, "run", lr=1.0), SweepFlags(jobs=1))
-    assert (tmp_path / "run" / "result.json").exists()
+    run(tmp_path, stage)
+    assert path.exists()
+
+
+def test_a_run_of_other_flags_data_or_script_is_not_taken_for_finished(tmp_path, jobs_here):
+    started = jobs_here({})
+    corpus = write_corpus(tmp_path / "corpus")
+    (stage,) = jobs(corpus, "run", lr=0.5, dropout=0.1)
+    run(tmp_path, stage)
+    (fewer,) = jobs(corpus, "run", lr=0.5)
+    masked = [Job("run", "train_mlm", stage[0].words)]
+    baselines = [Job("run", "baselines", options(data=corpus))]
+    for other, difference in (
+        (fewer, "--dropout 0.1, not 0.0"),
+        (jobs(corpus, "run", lr=0.5, dropout=0.2)[0], "--dropout 0.1, not 0.2"),
+        (masked, "python train_lm.py, not python train_mlm.py"),
+        (baselines, "python train_lm.py, not python baselines.py"),
+    ):
+        with pytest.raises(UserError, match=f"run: made with {difference}; .*--overwrite"):
+            run(tmp_path, other)
+    with open(corpus / "test_LM_one.txt", "a") as file:
+        file.write("one more line .\n")
+    with pytest.raises(UserError, match="run: made with other data"):
+        run(tmp_path, stage)
+    assert len(started) == 1
+    for other in (stage, fewer):  # of other data, of other flags
+        run(tmp_path, other, overwrite=True)
+        run(tmp_path, other)
+    assert len(started) == 3
+    config = json.loads((tmp_path / "run" / "config.json").read_text("utf-8"))
+    assert config["flags"]["dropout"] == 0
+
+
+def test_a_run_whose_source_has_changed_is_made_again(corpus, tmp_path, jobs_here):
+    started = jobs_here({})
+
+    def stages(**more):
+        first = jobs(corpus, "first", **more)
+        return first + jobs(corpus, "second", init_from=tmp_path / "first")
+
+    run_all(tmp_path, stages(), SweepFlags(jobs=1))
+    run(tmp_path, stages(lr=0.5)[0], overwrite=True)
+    with pytest.raises(UserError, match="second: made with other data"):
+        run(tmp_path, stages()[1])
+    assert len(started) == 3
+
+
+@pytest.mark.parametrize(
+    "command, axis, reason",
+    [
+        ("train_lm.py", "pos=alibi,leaned", "pos=leaned: invalid choice 'leaned' .*'pope'\\).$"),
+        ("train_lm.py", "poss=alibi", "Unrecognized options: --poss"),
+        ("train_lm.py --n-embd 64", "n-head=2,3", "n-head=3: n_head must divide"),
+        ("train_lm.py --drop-words 0.6", "swap_words=0.1,0.5", "swap_words=0.5: .*sum below 1"),
+        ("train_mlm.py", "pos=alibi,fire", "pos=fire: .*decoder"),
+        ("train_lm.py", "data=toy,nowhere", "--data nowhere: no folder"),
+        ("nothing.py", "pos=alibi", "nothing.py: no script"),
+    ],
+)
+def test_all_combinations_are_checked_before_the_first_run(
+    command, axis, reason, tmp_path, jobs_here
+):
+    started = jobs_here({})
+    with pytest.raises(UserError, match=reason):
+        sweep.sweep(sweep.Flags(command=command, axes=(axis,), out=str(tmp_path)))
+    assert not started
+
+
+def test_a_script_is_given_in_any_form():
+    for form in ("train_lm.py", "./train_lm.py", "python train_lm.py", "python3 -m train_lm"):
+        assert sweep.read_command(f"{form} --tie") == ("train_lm", ["--tie"])
+    path = shlex.quote(str(sweep.ROOT / "beyond" / "train_seq2seq.py"))
+    for form in (f".venv/bin/python {path}", "-m beyond.train_seq2seq"):
+        assert sweep.read_command(form) == ("beyond.train_seq2seq", [])
+
+
+def test_learned_positions_are_not_evaluated_beyond_their_end(corpus, tmp_path, jobs_here, capsys):
+    jobs_here({})
+    words = [*TINY, "--data", corpus, "--eval-block", "6,24"]
+    command = shlex.join(["train_lm.py", *map(str, words)])
+    flags = sweep.Flags(command=command, axes=("pos=alibi,learned",), jobs=1, out=str(tmp_path))
+    sweep.sweep(flags)
+    assert "no longer --eval-block than the positions of pos=learned\n" in capsys.readouterr().out
+    with open(tmp_path / "runs.csv", encoding="utf-8") as file:
+        alibi, learned = csv.DictReader(file)
+    assert alibi["perplexity/one@24"] and learned["perplexity/one@6"]
+    assert not learned["perplexity/one@24"]
+    table = (tmp_path / "compare" / "train-short-test-long.md").read_text("utf-8")
+    (row,) = [line for line in table.splitlines() if line.startswith("| learned")]
+    assert row.split("|")[-2].strip() == "–"
 
 
 def test_every_combination_runs_once_and_stands_in_the_tables(corpus, tmp_path, jobs_here, capsys):
@@ -76,15 +170,44 @@ def test_runs_that_cannot_be_compared_are_still_in_the_table(corpus, tmp_path, j
     assert (tmp_path / "runs.csv").read_text("utf-8").count("\norder=") == 2
 
 
-def test_the_first_failure_ends_the_sweep_and_names_its_command(corpus, tmp_path):
-    """The other job, which would take minutes, saves a checkpoint, and no further one starts."""
-    stage = jobs(corpus, "long", steps=10**6)[0]
-    bad = Job("bad", "train_lm", ["--data", "nowhere", "--pos", "nope"])
-    stage += [bad, *jobs(corpus, "next")[0]]
-    with pytest.raises(UserError, match="nowhere.*command: python -m train_lm --data nowhere"):
-        run_all(tmp_path, [stage], SweepFlags(jobs=2))
-    assert not (tmp_path / "next").exists()
-    assert not (tmp_path / "long" / "result.json").exists()
+def test_what_fails_is_named_at_the_end_and_the_others_finish(corpus, tmp_path, jobs_here, capsys):
+    jobs_here({})
+    command = shlex.join(["train_lm.py", *map(str, TINY), "--data", str(corpus)])
+    flags = dict(command=command, jobs=1, out=str(tmp_path))
+    with pytest.raises(UserError, match="1 failed: lr=1e30_seed=0: .*diverged.*exit code 2.*log: "):
+        sweep.sweep(sweep.Flags(**flags, axes=("lr=1e30,1e-3", "seed=0")))
+    assert "| learned" in capsys.readouterr().out
+    assert (tmp_path / "runs.csv").read_text("utf-8").count("\nlr=") == 1
+    later = Job("later", "baselines", options(data=corpus))
+    stages = [jobs(corpus, "bad", lr="1e30")[0] + jobs(corpus, "good")[0], [later]]
+    with pytest.raises(UserError, match="1 failed: bad"):
+        run_all(tmp_path, stages, SweepFlags(jobs=1))
+    assert (tmp_path / "good" / "result.json").exists() and not (tmp_path / "later").exists()
+
+
+def test_another_sweep_into_the_folder_adds_to_its_tables(corpus, tmp_path, jobs_here):
+    started = jobs_here({})
+    command = shlex.join(["train_lm.py", *map(str, TINY), "--data", str(corpus)])
+    flags = dict(command=command, jobs=1, out=str(tmp_path))
+    sweep.sweep(sweep.Flags(**flags, axes=("pos=nope", "seed=0")))
+    assert "| NoPE " in (tmp_path / "compare" / "compare.md").read_text("utf-8")
+    sweep.sweep(sweep.Flags(**flags, axes=("pos=alibi", "seed=0,1", "dropout=0.1")))
+    with open(tmp_path / "runs.csv", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [(line["pos"], line["seed"], line["dropout"]) for line in lines] == [
+        ("nope", "0", ""), ("alibi", "0", "0.1"), ("alibi", "1", "0.1")
+    ]  # fmt: skip
+    table = (tmp_path / "compare" / "compare.md").read_text("utf-8")
+    assert "| NoPE, dropout=0.0 " in table and "| ALiBi, dropout=0.1 " in table
+    assert len(started) == 3 + 2
+
+
+def test_code_that_changes_meanwhile_is_told(corpus, tmp_path, jobs_here, monkeypatch, capsys):
+    jobs_here({})
+    hashes = iter(["before", "after"])
+    monkeypatch.setattr(sweep, "code_hash", lambda script: next(hashes, "after"))
+    run(tmp_path, jobs(corpus, "run", "next")[0])
+    assert capsys.readouterr().out.count("the code has changed") == 1
 
 
 @pytest.mark.slow
@@ -106,7 +229,7 @@ def test_a_signal_ends_the_jobs_which_then_resume(corpus, tmp_path):
     assert (tmp_path / "run" / "checkpoint.pt").exists() and not (tmp_path / "next").exists()
     path = tmp_path / "run"
     before = (path / "metrics.jsonl").read_text("utf-8")
-    process = sweep.start(path, ["train_lm", *stages[0][0][2], "--out", str(path)])
+    process = sweep.start(path, ["train_lm", *stages[0][0].words, "--out", str(path)])
     while len(now := (path / "metrics.jsonl").read_text("utf-8")) <= len(before):
         assert process.poll() is None
         time.sleep(0.1)
