@@ -28,6 +28,7 @@ from data.leaks import hold_out, split_corpus
 from data.tokenizer import end_with_eos, train_tokenizer
 from lab import dist
 from lab.classification import (
+    beside_majority,
     draw_search,
     format_metrics,
     measure_new_pairs,
@@ -37,7 +38,17 @@ from lab.classification import (
     say_rows,
 )
 from lab.figures import name_positions, save
-from lab.flags import Activation, CommonFlags, Position, main, model_config, require
+from lab.flags import (
+    Activation,
+    CommonFlags,
+    Data,
+    Position,
+    RunFolder,
+    Split,
+    main,
+    model_config,
+    require,
+)
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import learning_rate, make_adamw
 from lab.run import Run, RunData, load_weights
@@ -77,13 +88,13 @@ TOLERANCE = 0.05  # by which retraining may lower the accuracy on training rows
 @dataclass
 class Flags(CommonFlags):
     # Data
-    data: str = "toy"  # a named corpus, a .tsv or .csv of labelled rows, or a folder
+    data: Data = "toy"  # a named corpus, a .tsv or .csv of labelled rows, or a folder
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
     target: Literal["class", "score"] = "class"  # score: one number a row, by squared error
     columns: str = ""  # names of a table's columns: label,text or, of pairs, label,a,b
     overlap: bool = False  # pairs: words that stand in both sentences get a vector of their own
-    split: str = "full"  # clean: no test sentence in training; i/n: test on part i of n
+    split: Split = "full"  # clean: no test sentence in training; i/n: test on part i of n
     valid: float = 0.1  # share of the rows held out to choose the best epoch
 
     # Body: a new one, or that of a run
@@ -99,25 +110,25 @@ class Flags(CommonFlags):
     activation: Activation = "relu"  # of the feed-forward layer
     init_std: float = 0.1  # standard deviation of the initial weights
     causal: bool = False  # a decoder instead of an encoder, pooled at the last token
-    encoder: str = ""  # run folder of train_mlm.py or train_lm.py to start from
+    encoder: RunFolder = ""  # run folder of train_mlm.py or train_lm.py to start from
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
     tune: Literal["frozen", "all"] = "frozen"  # frozen: train the head only; all: fine-tune
     untrained: bool = False  # take only the architecture of --encoder or --init
 
     # Head: what it reads of the body's states, and its layers
-    pool: str | None = None  # mean, max, min, first or last; default: mean, frozen mean+max+min
-    layers: str | None = None  # last, all, or a layer's number to pool; default: last, frozen all
-    n_component: int | None = None  # principal components; 0: plain states; default: 0, frozen 1000
-    n_hidden: int | None = None  # width of the hidden layer; 0: linear; default: 100, frozen 300
-    head_dropout: float | None = None  # dropout before the last layer; default: 0.5, frozen 0
+    pool: str | None = None  # mean, max, min, first or last; None: mean, frozen mean+max+min
+    layers: str | None = None  # last, all, or a layer's number to pool; None: last, frozen all
+    n_component: int | None = None  # principal components; 0: plain states; None: 0, frozen 1000
+    n_hidden: int | None = None  # width of the hidden layer; 0: linear; None: 100, frozen 300
+    head_dropout: float | None = None  # dropout before the last layer; None: 0.5, frozen 0
 
     # Training
     epochs: int = 15  # passes over the training rows
     batch_size: int = 16  # sentences per update
-    lr: float | None = None  # peak learning rate; default: 0.001, frozen 0.0003
-    decay: float | None = None  # --lr falls over this last share of steps; default: 0, frozen 1
-    weight_decay: float | None = None  # weight decay of matrices; default: 0.01, frozen 1
-    balance: Balance | None = None  # of unequal classes in the loss; default: weights, frozen prior
+    lr: float | None = None  # peak learning rate; None: 0.001, frozen 0.0003
+    decay: float | None = None  # --lr falls over this last share of steps; None: 0, frozen 1
+    weight_decay: float | None = None  # weight decay of matrices; None: 0.01, frozen 1
+    balance: Balance | None = None  # of unequal classes in the loss; None: weights, frozen prior
     refit: bool = True  # retrain from scratch on all rows, for the best number of epochs
 
     def __post_init__(self):
@@ -419,6 +430,7 @@ def report(run, learner, corpus, seen, best, n_epochs):
             result.update(measure_new_pairs(run, corpus, logits["test"], test.labels))
         report_classes(run, corpus, logits["test"], seen, result, learner.model, title)
         words = f"test accuracy {result['accuracy/test']:.1%}{by_seen(result)}"
+        words += f", {beside_majority(result['accuracy/test'], test.labels, corpus.classes)}"
     else:
         metric = "pearson"
         result["pearson/valid"] = best["pearson/valid"]

@@ -26,7 +26,11 @@ from lab.figures import BEST, Panel, curves, name_positions, save
 from lab.flags import (
     Activation,
     CommonFlags,
+    Data,
+    Numbers,
     Position,
+    RunFolder,
+    Split,
     main,
     model_config,
     require,
@@ -43,12 +47,12 @@ from nets.build import build_model
 @dataclass
 class Flags(CommonFlags):
     # Data
-    data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of rows, a folder, or a task
+    data: Data = "toy"  # a named corpus, a .txt, a .tsv or .csv of rows, a folder, or a task
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
-    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
+    vocab_from: Data = ""  # corpus to take the vocabulary from, instead of --data
     valid: float = 0.0  # share of the lines held out to choose the best step
-    split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    split: Split = "full"  # clean: train without the test rows' sentences; i/n: without part i
     length: int = 16  # tasks: train on prompts of up to this length, test on up to 4 times as much
 
     # Model
@@ -67,7 +71,7 @@ class Flags(CommonFlags):
     members: int = 1  # models trained independently and averaged
 
     # Training
-    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
+    init_from: RunFolder = ""  # run folder to start from: its weights, architecture and vocabulary
     steps: int = 500  # number of updates
     batch_size: int = 16  # sequences per update
     lr: float = 1e-3  # peak learning rate
@@ -84,11 +88,11 @@ class Flags(CommonFlags):
 
     # Evaluation
     eval_every: int = 100  # steps between evaluations
-    eval_block: str = ""  # also evaluate in blocks of these lengths, for example 32,64,128
+    eval_block: Numbers = ""  # also evaluate in blocks of these lengths, for example 32,64,128
     eval_stride: int = 0  # tokens from one evaluation block to the next; 0: no overlap
     eval_train: int = 200_000  # evaluate on at most this many training tokens
     eval_test: int = 0  # evaluate at most this many of each other set; 0: all
-    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
+    keep: Numbers = ""  # also keep the weights of these steps, as step-N.pt: 0,100
 
     INHERITED: ClassVar = ("members", "anchor")  # what --init-from keeps, beside the architecture
 
@@ -150,7 +154,7 @@ def train(flags):
         kind="lm",
         config=config,
         build={"members": flags.members},
-        data=RunData(text.tokenizer, text.hash, text.read),
+        data=RunData(text.tokenizer, text.hash, text.corpora),
         device=device,
     )
     model = build_model("lm", config, device, members=flags.members)
@@ -160,7 +164,7 @@ def train(flags):
         compile_blocks(model)
     optimizer = make_adamw(model, flags.lr, flags.weight_decay)
     run.say_start(described, model)
-    sizes = say_sets(run, text, sets, source)
+    set_numbers = say_sets(run, text, sets, source)
 
     # Loop
     graph = None
@@ -175,13 +179,13 @@ def train(flags):
     result = {"step": best["step"]}
     for length in lengths:
         numbers = evaluate_sets(model, blocks_of_sets(text, length, flags), device, flags.dtype)
-        result |= say_perplexities(run, text, numbers, sizes, length)
-    result |= sizes
+        result |= say_perplexities(run, text, numbers, set_numbers, length)
+    result |= set_numbers
     run.finish(result, model)
     if dist.rank() > 0:
         return  # rank 0 alone draws and prints
     draw_curve(run, text, config)
-    words = ", ".join(in_words(result, name) for name in sets)
+    words = ", ".join(describe_perplexity(result, name) for name in sets)
     run.say_end(f"perplexity at step {best['step']}: {words}")
 
 
@@ -190,10 +194,10 @@ def fit(run, model, optimizer, graph, text, sets, keep):
     does the updates, or None. keep: steps whose weights are kept."""
     flags = run.flags
     device = run.device
-    vocab_size = text.tokenizer.get_vocab_size()
-    noise = {"swap": flags.swap_words, "rare": flags.rare_unknown}
-    counts = count_tokens(text.streams["train"], vocab_size, **noise)  # (V,)
-    monitor = "perplexity/valid" if "valid" in sets else ""  # best.pt: its best, or the last step
+    counts = count_words(text, flags)
+    monitor = ""  # the number that chooses the weights of best.pt; "": those of the last step
+    if "valid" in sets:
+        monitor = "perplexity/valid"  # the step where it is lowest
 
     first_step = 0
     if flags.resume:
@@ -213,14 +217,8 @@ def fit(run, model, optimizer, graph, text, sets, keep):
             break
         run.exit_if_stopped(model, optimizer, step)  # after Ctrl-C, with a checkpoint
 
-        # Batch: it depends on seed and step alone, so that a resumed run reads the same
-        gen = generator(flags.seed, step)
-        x, y = text.batch(flags.block_size, flags.members * flags.batch_size, gen)  # (M * B, T)
-        x, y = noise_tokens(x, y, counts, gen, flags.drop_words, **noise)
-        if flags.anchor:
-            x[:, 0] = BOS  # every block begins with [BOS]
-        else:
-            x[:: flags.batch_size, 0] = BOS  # one block of each member: how a prompt begins
+        # Batch
+        x, y = draw_batch(text, counts, flags, step)  # (M * B, T), B blocks for each of M members
         n_tokens = flags.batch_size * flags.block_size  # that each member predicts
         lr = learning_rate(step, flags.steps, flags.lr, flags.warmup, flags.decay)
 
@@ -235,7 +233,7 @@ def fit(run, model, optimizer, graph, text, sets, keep):
             dist.seed_dropout(flags.seed, step)
             # All rows at once, unless several processes or --accumulate split them
             for rows, targets in dist.my_parts(y, flags.accumulate, flags.members):
-                idx = send(x[rows], device)
+                idx = send(x[rows], device)  # `loss` sends the targets
                 with autocast(flags.dtype, device):
                     nats = model.loss(idx, targets, smoothing=flags.label_smoothing)
                     part = nats / n_tokens  # a sum over the count of the whole batch
@@ -247,11 +245,35 @@ def fit(run, model, optimizer, graph, text, sets, keep):
         run.progress(step, flags.steps, loss / flags.members, n_tokens)
 
 
+def count_words(text, flags):
+    """Return how often each word occurs in the training text, (V,); zeros if no noise needs it."""
+    vocab_size = text.tokenizer.get_vocab_size()
+    if flags.swap_words or flags.rare_unknown:
+        return count_tokens(text.streams["train"], vocab_size)
+    return torch.zeros(vocab_size)
+
+
+def draw_batch(text, counts, flags, step):
+    """Return inputs and targets (M * B, T), first the B blocks of the first of M members. They
+    depend on seed and step alone, so a resumed run reads the same. counts: see `count_words`."""
+    gen = generator(flags.seed, step)
+    x, y = text.batch(flags.block_size, flags.members * flags.batch_size, gen)
+    shares = {"drop": flags.drop_words, "swap": flags.swap_words, "rare": flags.rare_unknown}
+    x, y = noise_tokens(x, y, counts, gen, **shares)  # unchanged if all shares are 0
+    if flags.anchor:
+        x[:, 0] = BOS  # every block begins with [BOS]
+    else:
+        # A prompt of sample.py begins with [BOS], which blocks from anywhere hardly ever do. So the
+        # first block of each member does, and the model learns what follows
+        x[:: flags.batch_size, 0] = BOS
+    return x, y
+
+
 @torch.no_grad()
 def evaluate(model, inputs, targets, device, dtype):
     """Return the perplexity of the targets that are not negative. inputs, targets (n, T)."""
-    model.eval()
-    losses = []  # sums over the targets of a batch
+    model.eval()  # without dropout; an Ensemble then averages its members on the same rows
+    losses = []  # the summed loss of each batch, left on a GPU so that the CPU need not wait
     batches = list(zip(inputs.split(64), targets.split(64)))
     for x, y in dist.my_share(batches):
         idx = send(x, device)
@@ -260,7 +282,7 @@ def evaluate(model, inputs, targets, device, dtype):
     model.train()
     nats = torch.zeros((), dtype=torch.float64)
     for loss in losses:
-        nats += loss.cpu()  # only here the CPU waits for a GPU
+        nats += loss.cpu()
     n_targets = int((targets >= 0).sum())
     return perplexity(dist.all_sum(nats).item(), n_targets)
 
@@ -277,8 +299,8 @@ def blocks_of_sets(text, length, flags):
     """Return {name: inputs and targets (n, length)} to evaluate on all sets of a text."""
     sets = {}
     for name in text.streams:
-        n_tokens = flags.eval_train if name == "train" else flags.eval_test
-        sets[name] = text.blocks(name, length, n_tokens, flags.eval_stride, flags.anchor)
+        limit = flags.eval_train if name == "train" else flags.eval_test
+        sets[name] = text.blocks(name, length, limit, flags.eval_stride, flags.anchor)
     return sets
 
 
@@ -296,7 +318,7 @@ def lengths_to_evaluate(flags):
 def say_sets(run, text, sets, source):
     """Print how many tokens the sets have and how many are unknown. Return {"tokens/SET": number,
     "unknown/SET": share}."""
-    sizes = {}
+    set_numbers = {}
     for name, (_, targets) in sets.items():
         real = targets[targets >= 0]
         unknown = (real == UNK).float().mean().item()
@@ -304,18 +326,18 @@ def say_sets(run, text, sets, source):
         if unknown > 0.2 and not source:
             hint = "; try --tokenizer bpe"
         run.say(f"  {name:<9}{len(real):>8,} tokens {unknown:6.1%} out of vocabulary{hint}")
-        sizes[f"tokens/{name}"] = len(real)
-        sizes[f"unknown/{name}"] = unknown
+        set_numbers[f"tokens/{name}"] = len(real)
+        set_numbers[f"unknown/{name}"] = unknown
     if text.note:
         run.say(f"  {text.note}")
     if len(sets) == 1:
         run.say("  note: no test set: perplexity is of the training text; try --valid 0.1")
-    return sizes
+    return set_numbers
 
 
-def say_perplexities(run, text, numbers, sizes, length):
+def say_perplexities(run, text, numbers, set_numbers, length):
     """Print the perplexities of all sets, in blocks of a length. Return what result.json says of
-    them. sizes: see `say_sets`."""
+    them. set_numbers: see `say_sets`."""
     result = {}
     for name in text.streams:
         ppl = numbers[f"perplexity/{name}"]
@@ -324,10 +346,10 @@ def say_perplexities(run, text, numbers, sizes, length):
             key = f"{name}@{length}"
         result[f"perplexity/{key}"] = ppl
         words = f"  {key:<14} perplexity {ppl:>9,.1f}"
-        n_tokens = sizes[f"tokens/{name}"]
+        n_tokens = set_numbers[f"tokens/{name}"]
         is_whole = n_tokens == len(text.streams[name]) - 1  # all but [BOS]
-        if is_whole and name in text.sizes:  # sizes are those of whole sets
-            bits = math.log2(ppl) * n_tokens / text.sizes[name]
+        if is_whole and name in text.n_bytes:  # not cut by --eval-train or --eval-test
+            bits = math.log2(ppl) * n_tokens / text.n_bytes[name]
             result[f"bits_per_byte/{key}"] = bits
             words += f"  {bits:.3f} bits per byte"
         floor = text.floor.get(f"perplexity/{key}")
@@ -353,13 +375,15 @@ def draw_curve(run, text, config):
     save(curves([panel], "step"), run.folder / "curve.png")
 
 
-def in_words(result, name):
+def describe_perplexity(result, name):
     """Return the perplexity of a set and, if the best possible one is known, its distance."""
     ppl = result[f"perplexity/{name}"]
     floor = result.get(f"floor/perplexity/{name}")
     words = f"{name} {ppl:,.1f}"
-    if floor:
+    if floor and ppl < 2 * floor:
         words += f" ({ppl / floor - 1:.0%} above the best possible, {floor:.2f})"
+    elif floor:
+        words += f" ({ppl / floor:,.0f} times the best possible, {floor:.2f})"
     return words
 
 

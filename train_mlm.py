@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 
 from data.batching import generator, length_batches, pad, send, send_mask, share_unknown
+from data.leaks import RUN
 from data.masking import mask_tokens
 from data.sentences import pair_batches, pair_up, read_in_order, read_sentences
 from data.tokenizer import word_starts
@@ -23,8 +24,12 @@ from lab.figures import Panel, curves, name_positions, save
 from lab.flags import (
     Activation,
     CommonFlags,
+    Data,
     Head,
+    Numbers,
     Position,
+    RunFolder,
+    Split,
     main,
     model_config,
     require,
@@ -40,12 +45,12 @@ from nets.build import build_model
 @dataclass
 class Flags(CommonFlags):
     # Data
-    data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
+    data: Data = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
-    vocab_from: str = ""  # corpus to take the vocabulary from, instead of --data
+    vocab_from: Data = ""  # corpus to take the vocabulary from, instead of --data
     valid: float = 0.05  # share of the lines held out to choose the best step
-    split: str = "full"  # clean: train without the test rows' sentences; i/n: without part i
+    split: Split = "full"  # clean: train without the test rows' sentences; i/n: without part i
 
     # Model
     pos: Position = "learned"  # position encoding; rope: rotary, nope: none
@@ -64,7 +69,7 @@ class Flags(CommonFlags):
     omit_mask: bool = False  # [MASK] cannot be predicted, and output words have no bias
 
     # Training
-    init_from: str = ""  # run folder to start from: its weights, architecture and vocabulary
+    init_from: RunFolder = ""  # run folder to start from: its weights, architecture and vocabulary
     init: str = ""  # RoBERTa to start from: a folder of transformers, or a name on the hub
     mask_rate: float = 0.3  # share of tokens to predict
     mask_unit: Literal["token", "word", "span"] = "token"  # what is masked together
@@ -80,7 +85,7 @@ class Flags(CommonFlags):
 
     # Evaluation
     eval_every: int = 100  # steps between evaluations
-    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
+    keep: Numbers = ""  # also keep the weights of these steps, as step-N.pt: 0,100
 
     def __post_init__(self):
         super().__post_init__()
@@ -129,7 +134,7 @@ def train(flags):
         kind="mlm",
         config=config,
         build=build,
-        data=RunData(text.tokenizer, text.hash, text.read),
+        data=RunData(text.tokenizer, text.hash, text.corpora),
         device=device,
     )
     model = build_model("mlm", config, device, **build)
@@ -150,7 +155,7 @@ def train(flags):
     if dist.rank() > 0:
         return  # rank 0 alone draws and prints
     draw_curves(run, text, config)
-    run.say_end(f"{in_words(best)} on held-out lines at step {best['step']}")
+    run.say_end(f"{describe_numbers(best)} on held-out lines at step {best['step']}")
 
 
 def fit(run, model, optimizer, text, held_out, keep):
@@ -170,7 +175,7 @@ def fit(run, model, optimizer, text, held_out, keep):
     for step in range(first_step, flags.steps + 1):
         if step % flags.eval_every == 0 or step == flags.steps:
             numbers = evaluate(model, held_out, device, flags.dtype)
-            run.log(step, numbers, f"step {step:>5}  {in_words(numbers)}")
+            run.log(step, numbers, f"step {step:>5}  {describe_numbers(numbers)}")
             run.save_best(model, "loss/valid")
             run.save(model, optimizer, step)
         if step in keep:
@@ -297,6 +302,9 @@ def say_data(run, text, model, source):
     run.say_start(f"{text.name}: {sizes}, {len(text.valid):,} for validation", model)
     if text.n_long:
         run.say(f"  {text.n_long} lines are longer than --block-size and were split")
+    if text.share_seen:
+        overlap = f"{RUN} consecutive words with a training line"
+        run.say(f"  {text.share_seen:.1%} of the held-out lines share {overlap}")
     run.say_unknown("held-out", share_unknown(text.valid), source)
 
 
@@ -315,7 +323,7 @@ def draw_curves(run, text, config):
     save(curves(panels, "step"), run.folder / "curve.png")
 
 
-def in_words(numbers):
+def describe_numbers(numbers):
     """Return the numbers of an evaluation in words."""
     ppl = numbers["perplexity/valid"]
     accuracy = numbers["accuracy/valid"]

@@ -29,7 +29,7 @@ FREE = (*NAMES, "vocab_size", "block_size", "alibi", "mask_id")
 @dataclass
 class Flags:
     run: tyro.conf.Positional[str]  # run folder of train_mlm.py
-    out: str = ""  # folder to write (default: roberta/ in the run folder)
+    out: str = ""  # folder to write; '': roberta/ in the run folder
 
 
 def export(flags):
@@ -50,6 +50,7 @@ def export(flags):
     rows = torch.tensor([ids[token] for token in tokens])  # (V,)
 
     model = to_roberta(run.model, rows, transformers)
+    check_logits(run, model, rows)
     frames = ["<s>", "$A"]
     if len(frame(run.tokenizer, [])) > 1:  # it adds [EOS] too
         frames.append("</s>")
@@ -115,6 +116,17 @@ def to_roberta(model, rows, transformers):
         for layer, parts in paired_layers(model, roberta):
             copy_layer(layer, parts)
     return roberta
+
+
+@torch.no_grad()
+def check_logits(run, roberta, rows):
+    """Raise UserError unless both models give the same logits: an edited model.py would not."""
+    n_words = len(rows) - 5  # without special tokens, of which four come first there
+    places = torch.arange(run.model.body.config.block_size)
+    ids = 4 + (places % n_words)[None]  # (1, T)
+    ours = run.model(rows[ids])[:, :, rows]  # (1, T, V), in the order there
+    if not torch.allclose(roberta.eval()(ids).logits, ours, atol=1e-3):
+        raise UserError(f"{run.folder}: gives other logits as a RoBERTa; it has edits of model.py")
 
 
 def copy_layer(layer, parts):

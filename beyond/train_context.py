@@ -14,6 +14,7 @@ context of another sentence.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -41,8 +42,11 @@ from lab.figures import Panel, curves, name_positions, save
 from lab.flags import (
     Activation,
     CommonFlags,
+    Data,
     Head,
+    Numbers,
     Position,
+    RunFolder,
     main,
     model_config,
     require,
@@ -64,7 +68,7 @@ DEFAULTS = {  # of the flags that are None
 @dataclass
 class Flags(CommonFlags):
     # Data
-    data: str = "toy"  # toy, pairs (a folder), or threads (a .jsonl of posts)
+    data: Data = "toy"  # toy, pairs (a folder), or threads (a .jsonl of posts)
     task: Literal["tlm", "threads"] | None = None  # the context: a translation, or ancestors
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
@@ -87,7 +91,7 @@ class Flags(CommonFlags):
     head: Head = "linear"  # output head, from hidden states to words
 
     # Training
-    init_from: str = ""  # run of train_mlm.py to start from, or with tlm one of this script
+    init_from: RunFolder = ""  # run of train_mlm.py to start from, or with tlm one of this script
     mask_rate: float = 0.3  # share of tokens to predict
     mask_unit: Literal["token", "word", "span"] = "token"  # what is masked together
     pair_rate: float = 0.8  # share of the updates that read the context
@@ -101,7 +105,7 @@ class Flags(CommonFlags):
 
     # Evaluation
     eval_every: int | None = None  # steps between evaluations: 250, threads 150
-    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
+    keep: Numbers = ""  # also keep the weights of these steps, as step-N.pt: 0,100
 
     def __post_init__(self):
         if self.task is None:  # the command line has not been read
@@ -133,7 +137,7 @@ class Translations:
         training = list(dict.fromkeys(pairs.train))  # without copies
         self.name = pairs.name
         self.hash = hash_of(pairs)
-        self.texts = [text for pair in training for text in pair]
+        self.texts = list(itertools.chain(*training))
         if tokenizer is None:
             tokenizer = train_tokenizer(flags.tokenizer, self.texts, flags.vocab_size)
         self.tokenizer = tokenizer
@@ -312,7 +316,7 @@ def train(flags):
     draw_curves(run, texts, config)
     for part in texts.sets:
         saved = f"the context saves {result[f'gain/{part}']:.3f} nats per word"
-        run.say(f"  {in_words(result, part, texts.views)}; {saved}")
+        run.say(f"  {describe_perplexities(result, part, texts.views)}; {saved}")
     run.say_end(f"masked-LM perplexity at step {best['step']}")
 
 
@@ -343,7 +347,7 @@ def fit(run, model, optimizer, texts, keep):
         if step % flags.eval_every == 0 or step == flags.steps:
             numbers = evaluate_valid(model, texts, device, flags)
             valid = valid_sets(texts)
-            words = "   ".join(in_words(numbers, name, texts.views) for name in valid)
+            words = "   ".join(describe_perplexities(numbers, name, texts.views) for name in valid)
             run.log(step, numbers, f"step {step:>5}  perplexity  {words}")
             run.save_best(model, "loss/valid")
             run.save(model, optimizer, step)
@@ -435,7 +439,7 @@ def draw_curves(run, texts, config):
     save(curves(panels, "step"), run.folder / "curve.png")
 
 
-def in_words(numbers, name, views):
+def describe_perplexities(numbers, name, views):
     """Return the perplexities of a set in words. views: {name of a view: it in words}."""
     parts = []
     for view, words in views.items():

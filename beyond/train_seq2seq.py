@@ -39,7 +39,17 @@ from data.pairs import load_pairs
 from data.tokenizer import BOS, EOS, add_sentinels, detokenize, encode, train_tokenizer
 from lab import dist
 from lab.figures import Panel, curves, name_positions, save
-from lab.flags import Activation, CommonFlags, Position, main, model_config, require, whole_numbers
+from lab.flags import (
+    Activation,
+    CommonFlags,
+    Data,
+    Numbers,
+    Position,
+    main,
+    model_config,
+    require,
+    whole_numbers,
+)
 from lab.machine import autocast, compile_blocks, set_up_device
 from lab.optim import clip_gradients, learning_rate, make_adamw, perplexity
 from lab.run import Run, RunData
@@ -55,7 +65,7 @@ TOKENIZERS = dict(zh="zh", ja="char", ko="char", th="char")  # BLEU's, where wor
 @dataclass
 class Flags(CommonFlags):
     # Data
-    data: str = "toy"  # a named corpus, a .txt or a folder; to translate, a folder of pairs or toy
+    data: Data = "toy"  # a named corpus, a .txt or a folder; to translate, a folder of pairs or toy
     task: Literal["infill", "translate"] = "infill"  # span corruption, or sentence pairs
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
@@ -85,7 +95,7 @@ class Flags(CommonFlags):
 
     # Evaluation
     eval_every: int = 250  # steps between evaluations
-    keep: str = ""  # also keep the weights of these steps, as step-N.pt: 0,100
+    keep: Numbers = ""  # also keep the weights of these steps, as step-N.pt: 0,100
 
 
 @dataclass

@@ -1,8 +1,10 @@
-"""Check the exercises in a folder, and name the mistakes. Exit with 1 unless all are done.
+"""Check the exercises in a folder, and name the mistakes.
 
-python -m course.check answers/
-python -m course.check answers/ alibi     # one exercise (or its number: 5), with the numbers
-python -m course.check answers/ --json    # for other programs
+    python -m course.check answers/
+    python -m course.check answers/ alibi     one exercise (or its number: 5), with the numbers
+    python -m course.check answers/ --json    for other programs
+
+The exit code is 1 unless all are done.
 """
 
 import json
@@ -19,7 +21,7 @@ from lab.flags import main, require
 @dataclass
 class Flags:
     folder: Positional[Path]  # with your answers, from course.start
-    names: Positional[tuple[str, ...]] = ()  # exercises by name or number; default: all here
+    names: Positional[tuple[str, ...]] = ()  # exercises by name or number; none: all here
     json: bool = False  # print the verdict on each function as JSON
 
 

@@ -24,7 +24,7 @@ from lab.flags import main, require
 @dataclass
 class Flags:
     submissions: Positional[Path]  # folder of submissions
-    exercises: str = ""  # numbers or names, separated by commas; default: all
+    exercises: str = ""  # numbers or names, separated by commas; '': all
     out: str = ""  # table to write, a .csv
     gradescope: str = ""  # results.json to write, of one submission
     seconds: int = 20  # time for each function

@@ -1,7 +1,9 @@
 """Write exercises into a folder, for yourself or to hand out: a small file each, no solutions.
 
-python -m course.start answers/
-python -m course.start handout/ --exercises 2,5,7    files that are there stay as they are
+    python -m course.start answers/
+    python -m course.start handout/ --exercises 2,5,7
+
+Files that are there stay as they are.
 """
 
 import ast
@@ -17,7 +19,7 @@ from lab.flags import main, require
 @dataclass
 class Flags:
     folder: Positional[Path]  # for the answers
-    exercises: str = ""  # numbers or names, separated by commas; default: all
+    exercises: str = ""  # numbers or names, separated by commas; '': all
 
 
 def start(flags):

@@ -4,6 +4,7 @@ In Python or a notebook, `from lab import load_run` opens a trained run (docs/to
 """
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
@@ -31,8 +32,18 @@ def check_own_modules():
             raise SystemExit(2)
 
 
+def drop_missing_backend():
+    """Remove MPLBACKEND from the environment if it names a module that is not installed, as in a
+    notebook whose commands run in another environment: matplotlib would refuse to be imported."""
+    backend = os.environ.get("MPLBACKEND", "")
+    package = backend.removeprefix("module://").partition(".")[0]
+    if backend.startswith("module://") and importlib.util.find_spec(package) is None:
+        del os.environ["MPLBACKEND"]
+
+
 check_packages()
 check_own_modules()
+drop_missing_backend()
 
 
 def load_run(folder, device="cpu", step=None):

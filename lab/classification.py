@@ -8,11 +8,13 @@ from scipy.stats import pearsonr, spearmanr
 
 from data.batching import share_unknown
 from data.corpus import PAIR, sentences_of
+from data.files import printable
 from data.labelled import by_seen
 from data.tokenizer import EOS
 from lab.figures import Panel, curves, new_figure, save, styled
 from lab.predictions import FILE, Predictions, write_rows, yes_or_no
 
+MOST_NUMBERS = 40  # classes whose names and numbers fit into a confusion matrix
 Z95 = 1.96  # half a 95% interval, in standard deviations of a normal distribution
 
 
@@ -64,8 +66,19 @@ def measure_new_pairs(run, corpus, logits, labels):
     return {"accuracy/new": share}
 
 
+def beside_majority(accuracy, labels, classes):
+    """Return in words what the most frequent class would get as every answer, and whether the
+    accuracy is lower. labels (N,): of the test rows."""
+    counts = labels.bincount()
+    share = counts.max().item() / len(labels)
+    always = f"always answering {printable(classes[counts.argmax()], 20)}"
+    if accuracy < share:
+        return f"below the {share:.1%} of {always}"
+    return f"{always} gets {share:.1%}"
+
+
 def report_classes(run, corpus, logits, seen, result, model, title):
-    """Write predictions.tsv, result.json and confusion.png, then print the scores of each class.
+    """Write predictions.tsv and result.json, print the scores of each class, draw confusion.png.
 
     logits (N, n_class), seen (N,): of the test rows. result: entries of result.json. title: of the
     figure."""
@@ -74,9 +87,9 @@ def report_classes(run, corpus, logits, seen, result, model, title):
     counts = {"rows/test": len(seen), "classes": corpus.classes, "confusion": predictions.confusion}
     floor = {f"floor/{name}": best for name, best in corpus.floor.items() if name in result}
     run.finish(counts | result | predictions.scores() | floor, model)
-    save(draw_confusion(predictions.confusion, corpus.classes, title), run.folder / "confusion.png")
     for line in predictions.describe():
         run.say(line)
+    save(draw_confusion(predictions.confusion, corpus.classes, title), run.folder / "confusion.png")
 
 
 def report_scores(run, corpus, answers, seen, result, model, title):
@@ -125,16 +138,25 @@ def draw_confusion(counts, classes, title):
     """Return a figure of counts[i][j], the number of rows of class i that were given class j."""
     counts = np.array(counts)
     n_class = len(classes)
-    cell = max(0.3, min(0.8, 6 / n_class))  # inches; many classes fit on a page
+    is_small = n_class <= MOST_NUMBERS
+    cell = 0.8  # inches
+    if n_class > 8:
+        cell = max(0.3, 6 / n_class)
+    if not is_small:
+        cell = 12 / n_class  # all on a page, without numbers
+    points = min(9, 24 * cell)  # size of the numbers; four digits fit into a cell
     size = (cell * n_class + 1.6, cell * n_class + 0.8)
     figure, axis = new_figure(figsize=size)
     shares = counts / counts.sum(1, keepdims=True).clip(min=1)
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    for i, j in np.ndindex(n_class, n_class):
-        color = "w" if shares[i, j] > 0.5 else "k"  # readable on its cell
-        axis.text(j, i, counts[i, j], ha="center", va="center", color=color)
-    axis.set_xticks(range(n_class), classes, rotation=40, ha="right")
-    axis.set_yticks(range(n_class), classes)
+    if is_small:
+        for i, j in np.ndindex(n_class, n_class):
+            color = "w" if shares[i, j] > 0.5 else "k"  # readable on its cell
+            axis.text(j, i, counts[i, j], ha="center", va="center", color=color, size=points)
+    named = range(0, n_class, math.ceil(n_class / MOST_NUMBERS))  # every n-th class
+    names = [printable(classes[i], 30) for i in named]
+    axis.set_xticks(named, names, rotation=40, ha="right")
+    axis.set_yticks(named, names)
     axis.set(xlabel="predicted class", ylabel="true class\n(color: share of class)")
     right = counts.trace() / counts.sum()
     axis.set_title(f"{title}\n{counts.sum():,} test rows: {right:.1%} correct")

@@ -13,21 +13,33 @@ import torch
 import torch.distributed as dist
 
 from data.batching import generator
+from data.files import UserError
+
+# What torchrun tells each process
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def rank():
     """Return the number of this process, from 0."""
-    return int(os.environ.get("RANK", 0))
+    if size() == 1:
+        return 0
+    return int(os.environ["RANK"])
 
 
 def size():
-    """Return the number of processes."""
-    return int(os.environ.get("WORLD_SIZE", 1))
+    """Return the number of processes that torchrun started, or 1."""
+    if all(name in os.environ for name in VARIABLES):
+        return int(os.environ["WORLD_SIZE"])
+    return 1
 
 
 def start():
-    """Join the other processes, each on a GPU of its own if there are enough."""
+    """Join the other processes, each on a GPU of its own if there are enough. Raises UserError if
+    WORLD_SIZE promises other processes and torchrun has not started this one."""
     if size() == 1:
+        n = os.environ.get("WORLD_SIZE", "1")
+        if n not in ("", "0", "1"):
+            raise UserError(f"WORLD_SIZE is {n}: start with torchrun, or unset WORLD_SIZE")
         return
     n_gpus = torch.cuda.device_count()
     if n_gpus > 0:
@@ -70,7 +82,7 @@ def from_rank_0(make):
     """Return what make() returns in rank 0. If it raises there, the other processes exit."""
     if not dist.is_initialized():
         return make()
-    message = [False, None]  # whether make() succeeded, and its result
+    message = [False, None]  # whether make() succeeded, and its result; the others receive into it
     try:
         if rank() == 0:
             message = [True, make()]

@@ -1,24 +1,27 @@
 """Flags: tyro makes the command line of a script from its dataclass `Flags`. A field is a flag, the
 comment behind it the help. What all training scripts share is here; the rest is in the scripts."""
 
+import contextlib
 import dataclasses
 import errno
 import math
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import tyro
 
 import lab.dist as dist
 from data.files import UserError, printable, read_json
-from lab.machine import module_of
-from model import ACTIVATIONS, HEADS, POSITIONS
-from nets.build import ALIBI_FORMS, ROPE_SCALES, Options, check
+from lab.machine import command_of, module_of
+from model import ACTIVATIONS, HEADS, POSITIONS, ConfigError
+from nets.build import ALIBI_FORMS, ROPE_SCALES, Options, check_options
 
 # Types of flags that choose by name
 Position = Literal[tuple(POSITIONS)]
@@ -26,6 +29,13 @@ Activation = Literal[tuple(ACTIVATIONS)]
 Head = Literal[tuple(HEADS)]
 AlibiForm = Literal[ALIBI_FORMS]
 RopeScale = Literal[ROPE_SCALES]
+
+# Types of flags that --help shows by what they take
+Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
+Folder = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+RunFolder = Annotated[str, tyro.conf.arg(metavar="RUN")]
+Numbers = Annotated[str, tyro.conf.arg(metavar="N,N,...")]
+Split = Annotated[str, tyro.conf.arg(metavar="full|clean|I/N")]
 
 # Limits of flags by name; other numbers are at least 0
 AT_LEAST = {
@@ -61,6 +71,13 @@ MAY_CHANGE = (
 )
 
 
+# Errors of a write, which name no path
+WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+# What a script undoes when it ends, also in a notebook: last in, first out
+AT_END = contextlib.ExitStack()
+
+
 class Group:
     """The base of all flags: checks their limits."""
 
@@ -78,7 +95,7 @@ class CommonFlags(Group):
     """The flags that are the same in every training script."""
 
     # Run folder
-    out: str = ""  # run folder; default: named by kind, data, position encoding and seed
+    out: Folder = ""  # run folder; '': named by kind, data, position encoding and seed
     seed: int = 0  # seed of the initial weights, data order, masks and dropout
     resume: bool = False  # continue the run in --out, with its flags
     overwrite: bool = False  # delete the run in --out and start again
@@ -87,6 +104,7 @@ class CommonFlags(Group):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # auto: CUDA if present
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on GPUs
     threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
+    kernels: bool = True  # faster attention and loss for a GPU, long blocks and many words
     compile: bool = False  # compile the blocks: takes half a minute, speeds up steps on a GPU
     accumulate: int = 1  # parts into which a batch is split, to save memory
 
@@ -156,7 +174,8 @@ def spelled(name):
 
 def model_config(flags, source=None, causal=False, **values):
     """Return the Options of the flags and of other values; what neither sets is that of `source`, a
-    run to start from. causal: of decoders alone. Raises UserError for values that do not fit."""
+    run to start from. causal: whether the model is a decoder. Raises UserError for values that do
+    not fit."""
     if source:
         options = dict(vars(source.model.body.config))
         if getattr(flags, "tie", False) and not options["tie"]:
@@ -168,8 +187,8 @@ def model_config(flags, source=None, causal=False, **values):
             options[name] = value
     try:
         config = Options(**(options | values))
-        check(config, causal)
-    except ValueError as error:
+        check_options(config, causal)
+    except ConfigError as error:
         raise UserError(f"{error}; see --help") from None
     return config
 
@@ -183,10 +202,24 @@ def parse(flags_class, script, description):
     defaults = {}
     if issubclass(flags_class, CommonFlags):
         defaults = find_defaults(flags_class, typed, module_of(script))
-    options = {"prog": script.name, "description": description}
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(wrap(description))  # tyro would join its lines
+    options = {"prog": command_of(module_of(script)), "description": ""}
     if defaults:
         options["default"] = flags_class(**defaults)
     return tyro.cli(flags_class, **options)
+
+
+def wrap(text):
+    """Return a text with its paragraphs as wide as the terminal, and its commands as they are."""
+    width = min(100, shutil.get_terminal_size().columns)
+    paragraphs = []
+    for paragraph in text.strip().split("\n\n"):
+        if paragraph.startswith(" "):
+            paragraphs.append(paragraph)
+        else:
+            paragraphs.append(textwrap.fill(paragraph, width))
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def read_typed(flags_class):
@@ -250,18 +283,18 @@ def source_flags(fields, folder, inherited):
 
 
 def main(script, flags_class):
-    """Parse the command line and run a script: `script(flags)`. A mistake of the user's, a full
-    disk and Ctrl-C end in one line on stderr; other errors keep their traceback."""
+    """Parse the command line and run a script: `script(flags)`. A mistake of the user's, a file
+    that cannot be read or written and Ctrl-C end in one line on stderr; other errors keep their
+    traceback."""
     path = Path(script.__code__.co_filename)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
+    set_up_streams()
+    flags = None
     try:
-        try:
+        with AT_END:
+            AT_END.callback(dist.end)
             dist.start()
-            script(parse(flags_class, path, script.__globals__["__doc__"]))
-        finally:
-            dist.end()
+            flags = parse(flags_class, path, script.__globals__["__doc__"])
+            script(flags)
     except UserError as error:
         fail(path, error)
     except torch.OutOfMemoryError as error:
@@ -270,11 +303,48 @@ def main(script, flags_class):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.filename is None and error.errno not in WRITE_ERRORS:
             raise
-        fail(path, f"{error.filename or 'the run folder'}: the disk is full; free some space")
+        fail(path, explain(error, flags))
     except KeyboardInterrupt:
         fail(path, "interrupted", 130)
+
+
+def set_up_streams():
+    """Give the process an output and an error stream that can print any letter."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by 2>&-, or a program without a terminal
+            setattr(sys, name, open(os.devnull, "w"))
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # letters that the terminal lacks
+
+
+def explain(error, flags):
+    """Return the message for an OSError: the path, the reason, and the flag that may help."""
+    place = str(error.filename or "the run folder").removesuffix(".partial")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{place}: the disk is full; free some space"
+    reason = error.strerror
+    if isinstance(error, FileExistsError):
+        reason = "exists and is not a folder"
+    remedy = "check the path and its permissions"
+    if flags is not None:  # the command line has been read
+        flag = find_flag(place, flags)
+        if flag:
+            remedy += f", or give another {flag}"
+    return f"{place}: {reason}; {remedy}"
+
+
+def find_flag(place, flags):
+    """Return the flag whose value is a path or a folder above it, else --out, or "" without one."""
+    for field in dataclasses.fields(flags):
+        value = getattr(flags, field.name)
+        is_positional = field.default is dataclasses.MISSING
+        if isinstance(value, str) and value and not is_positional:
+            if place.startswith(os.path.expanduser(value)):
+                return spelled(field.name)
+    return "--out" if hasattr(flags, "out") else ""
 
 
 def fail(path, message, code=2):

@@ -14,6 +14,7 @@ from data.tokenizer import load_tokenizer
 from lab.flags import require, spelled
 from lab.machine import code_hash, path_of
 from lab.run import load_weights, read_weights
+from model import ConfigError
 from nets.build import Options, build_model
 
 
@@ -84,11 +85,16 @@ def read_run(folder, kinds=None, device="cpu", step=None):
     weights = find_weights(folder, step)
     code_differs = config["code"] != code_hash(path_of(config["script"]))
     note = f"{folder} was made at {config['revision']}; the code differs"
+    revision = config["revision"].rstrip("+")  # a + marks changes that no commit has
+    if revision:
+        old_code = f"for the old code: git worktree add ../old {revision}"
+        note = f"{note} ({old_code})"
     try:
-        model = build_model(kind, Options(**config["model"]), device, **config["build"])
-    except (TypeError, ValueError) as error:
+        options = Options(**config["model"])
+    except (TypeError, ConfigError) as error:  # an option that this code does not have
         require(not code_differs, f"{note}: {error}")
         raise
+    model = build_model(kind, options, device, **config["build"])
     state = read_weights(weights)
     named = note if code_differs else weights  # what an error names
     load_weights(model, state["model"], named)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+import lab.dist as dist
 from data.batching import device_of, is_gpu
 from data.files import UserError
 from model import Block
@@ -57,7 +58,9 @@ def count_cores():
         cores = len(os.sched_getaffinity(0))  # on a cluster, fewer than the machine has
     else:
         cores = os.cpu_count()
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    if dist.size() > 1:
+        cores //= int(os.environ["LOCAL_WORLD_SIZE"])
+    return max(1, cores)
 
 
 def keep_freed_memory():
@@ -108,6 +111,13 @@ def module_of(script):
 def path_of(module):
     """Return the path of a script's module, see `module_of`."""
     return ROOT / f"{module.replace('.', '/')}.py"
+
+
+def command_of(module):
+    """Return the command that starts a script's module, see `module_of`, without flags."""
+    if "." in module:
+        return f"python -m {module}"
+    return f"python {module}.py"
 
 
 def code_hash(script):

@@ -18,15 +18,22 @@ def learning_rate(step, steps, peak, warmup, decay):
 
 
 def make_adamw(model, lr, weight_decay, beta2=0.999):
-    """Return AdamW with weight decay of matrices, but not of biases, norms and scalars."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in parameters if p.dim() >= 2]
-    others = [p for p in parameters if p.dim() < 2]
+    """Return AdamW with weight decay of matrices, but not of biases, norms and scalars, nor of what
+    a position encoding trains: for tables of phases or distances, zero is no simpler value."""
+    matrices = []
+    others = []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter.dim() >= 2 and ".positions." not in name:
+            matrices.append(parameter)
+        else:
+            others.append(parameter)
     groups = [
         {"params": matrices, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    device = parameters[0].device.type
+    device = [*matrices, *others][0].device.type
     return torch.optim.AdamW(
         groups,
         lr=lr,

@@ -5,17 +5,19 @@ metrics.jsonl, checkpoint.pt (to resume), best.pt (to use), result.json and figu
 step-N.pt. `Run` writes one, `lab.load` opens it.
 """
 
+import contextlib
 import dataclasses
+import errno
 import json
 import math
 import os
 import platform
 import shlex
-import shutil
 import signal
 import sys
 import time
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +30,18 @@ from tqdm import tqdm
 import lab.dist as dist
 from data import name_of
 from data.corpus import Corpus
-from data.files import UserError, printable, read_json, whole_file, write_json, write_text
+from data.files import (
+    UserError,
+    printable,
+    read_json,
+    short_name,
+    whole_file,
+    write_json,
+    write_text,
+)
 from data.leaks import hashes, read_hashes, write_hashes
-from lab.flags import MAY_CHANGE, require, spelled
-from lab.machine import code_hash, git_revision, module_of
+from lab.flags import AT_END, MAY_CHANGE, require, spelled
+from lab.machine import code_hash, command_of, git_revision, module_of
 from nets.build import name_replacements
 
 # Flags that name a folder with hashes of texts, and a file by which the folder is known
@@ -41,6 +51,33 @@ SOURCES = {
     "encoder": "best.pt",
     "init": "sentences.npy",  # of beyond.export
 }
+INPUTS = (*SOURCES, "vocab_from")  # flags that name a file or folder to read
+
+# The only files that a new run deletes in its folder, by subfolder: those of a run, of sample.py,
+# of attention_maps.py and of studies.probe. A subfolder that is a link is deleted like a file
+WRITTEN = {
+    ".": (
+        "config.json",
+        "tokenizer.json",
+        "sentences.npy",
+        "metrics.jsonl",
+        "checkpoint.pt",
+        "best.pt",
+        "step-[0-9]*.pt",
+        "result.json",
+        "curve.png",
+        "confusion.png",
+        "scatter.png",
+        "predictions.tsv",
+        "answers.tsv",
+        "maps",
+        "probe",
+    ),
+    "maps": ("map-[0-9]*", "attention-[0-9]*.html", "positions-*"),
+    "probe": ("median.*", "order.*", "probe.png", "result.json"),
+}
+# Errors of file systems without locks, such as some network drives
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 LOOK_EVERY = 100  # steps between checks of the losses on a GPU, since each check waits for it
 
 
@@ -69,19 +106,22 @@ class Run:
         self.device = device  # where the model is
         self.script = module_of(script)  # "train_lm"
         self.folder = Path(flags.out or self.default_folder(name or kind)).expanduser()
+        self.file_lock = None  # against other processes in the folder
+        self.handlers = {}  # signal: what handled it before this run
         self.description = self.describe(script, kind, config, build)  # config.json
         self.started = time.perf_counter()  # seconds
         self.seconds_before = [0.0, 0.0]  # wall and CPU seconds before a resume
-        self.tokens = 0  # read so far
+        self.tokens = 0  # targets so far, of one member
         self.lines = []  # of metrics.jsonl
         self.best = None  # the line of the best evaluation, whose weights are in best.pt
         self.recent_losses = []  # of the steps since the last evaluation
         self.unchecked_losses = []  # [(step, loss)] that may be NaN
         self.stop_signal = 0  # the signal that asked to stop
         self.bar = None  # the progress bar
+        AT_END.callback(self.close)
         dist.from_rank_0(self.open)
         for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C, and a scheduler that ends a job
-            signal.signal(number, self.ask_to_stop)
+            self.handlers[number] = signal.signal(number, self.ask_to_stop)
 
     # ------------------------------------------------------------------------------ the folder
 
@@ -92,14 +132,14 @@ class Run:
         split = getattr(flags, "split", "full")
         if split != "full":
             parts.append(split.replace("/", "-of-"))
-        return f"out/{'-'.join(parts)}"
+        return f"out/{short_name('-'.join(parts))}"
 
     def describe(self, script, kind, config, build):
         """Return the content of config.json."""
         description = {
             "kind": kind,
             "script": self.script,
-            "command": f"{self.launch()} {shlex.join(sys.argv[1:])}".strip(),
+            "command": f"{command_of(self.script)} {shlex.join(sys.argv[1:])}".strip(),
             "flags": dataclasses.asdict(self.flags),
             "model": dataclasses.asdict(config),
             "build": build,
@@ -116,52 +156,78 @@ class Run:
             description["classes"] = self.data.classes
         return description
 
-    def launch(self):
-        """Return the command of the script, without flags."""
-        if "." in self.script:
-            return f"python -m {self.script}"
-        return f"python {self.script}.py"
-
     def open(self):
         """Make the folder and its first files, or with --resume check it."""
-        require(not self.folder.is_file(), f"--out {self.folder}: is a file; choose another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock()
         if self.flags.resume:
             self.check_resume()
             return
-        self.check_replaceable()
+        self.check_inputs()
+        old_files = self.find_replaceable()
         sources = self.hash_sources()
         self.check_leaks(sources)
-        self.empty()
+        self.delete(old_files)
         write_text(self.folder / "tokenizer.json", self.data.tokenizer.to_str(pretty=True))
         write_hashes(self.folder, sources.values())
         write_json(self.folder / "config.json", self.description)
 
     def lock(self):
-        """Keep other processes from training in the folder until this process ends."""
+        """Keep other processes from training in the folder until the script ends."""
         self.file_lock = filelock.FileLock(self.folder / ".lock")
         try:
             self.file_lock.acquire(timeout=0)
         except filelock.Timeout:
             problem = f"--out {self.folder}: another process is training there"
             raise UserError(problem) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            problem = f"{self.folder} is on a file system without locks"
+            self.say(f"note: {problem}; train there with one process at a time", file=sys.stderr)
 
-    def files(self):
-        """Return the paths in the folder, without the lock."""
-        return [path for path in self.folder.iterdir() if path.name != ".lock"]
+    def close(self):
+        """Release the lock, the signals and the progress bar: a notebook's process lives on."""
+        self.close_bar()
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        if self.file_lock:
+            self.file_lock.release()
 
-    def check_replaceable(self):
-        """Raise UserError unless the folder is empty, or a run that may be deleted."""
+    def check_inputs(self):
+        """Raise UserError if a flag reads the folder, or something in it."""
+        for flag in INPUTS:
+            value = getattr(self.flags, flag, "")
+            if not value:
+                continue
+            path = Path(value).expanduser()
+            as_typed = Path(os.path.abspath(path))  # in the folder it may be a link to elsewhere
+            for place in (path.resolve(), as_typed):
+                is_inside = self.folder.resolve() in (place, *place.parents)
+                problem = f"--out {self.folder}: is or holds what {spelled(flag)} {value} reads"
+                require(not (is_inside and path.exists()), f"{problem}; choose another folder")
+
+    def find_replaceable(self):
+        """Return the files and links of an earlier run in the folder, which this one replaces: with
+        --overwrite, or if it ended before its first checkpoint. Raises UserError if the folder
+        holds anything else, or a run that may not be deleted."""
+        names = [path.name for path in self.folder.iterdir() if not path.name.startswith(".")]
+        if not names:
+            return []
         config = self.folder / "config.json"
         is_run = config.exists() and "kind" in read_json(config)
-        problem = f"--out {self.folder}: is not empty and no run; choose another"
-        require(is_run or not self.files(), problem)
-        has_checkpoint = (self.folder / "checkpoint.pt").exists()
-        has_result = (self.folder / "result.json").exists()
+        require(is_run, f"--out {self.folder}: is not empty and no run; choose another")
+        is_worth_keeping = "checkpoint.pt" in names or "result.json" in names
         remedy = "continue it with --resume, replace it with --overwrite, or choose another folder"
         problem = f"--out {self.folder}: already holds a run; {remedy}"
-        require(self.flags.overwrite or not (has_checkpoint or has_result), problem)
+        may_delete = self.flags.overwrite or not is_worth_keeping
+        require(may_delete, problem)
+        files = find_files(self.folder)
+        for path in files:
+            is_ours = is_written(path.relative_to(self.folder))
+            problem = f"--out {self.folder}: holds {path}, which no run wrote"
+            require(is_ours, f"{problem}; move it, or choose another folder")
+        return files
 
     def hash_sources(self):
         """Return {flag: hashes of the texts that its value was made with}."""
@@ -172,10 +238,8 @@ class Run:
             value = getattr(self.flags, flag, "")
             if not value or flag in sources:
                 continue
-            folder = Path(value).expanduser().resolve()
+            folder = Path(value).expanduser()
             if (folder / file).exists():  # else a name on the hub, or data without running text
-                problem = f"--out {self.folder}: is the run that {spelled(flag)} reads"
-                require(folder != self.folder.resolve(), problem)
                 sources[flag] = read_hashes(folder)
         return sources
 
@@ -197,22 +261,25 @@ class Run:
                     "--split, or without them"
                 )
 
-    def empty(self):
-        """Delete what is in the folder."""
-        for path in self.files():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+    def delete(self, files):
+        """Delete files and links, then the subfolders that this leaves empty."""
+        for path in files:
+            path.unlink()
+        for name in WRITTEN:
+            if name != ".":
+                with contextlib.suppress(OSError):  # it does not exist, or holds hidden files
+                    (self.folder / name).rmdir()
 
     # ------------------------------------------------------------------------------ resuming
 
     def check_resume(self):
-        """Raise UserError unless the folder has a checkpoint of a run with this description."""
+        """Raise UserError unless the folder has a checkpoint of a run with these flags and data."""
         saved = read_json(self.folder / "config.json")
         has_checkpoint = (self.folder / "checkpoint.pt").exists()
         require(has_checkpoint, f"--resume: {self.folder} holds no checkpoint; start it anew")
         changes = []
+        for name in saved["flags"].keys() - self.description["flags"].keys():
+            changes.append(f"{spelled(name)} {saved['flags'][name]}, which this code does not have")
         for name, value in self.description["flags"].items():
             saved_value = saved["flags"].get(name, value)
             if name not in MAY_CHANGE and saved_value != value:
@@ -249,8 +316,10 @@ class Run:
     # ------------------------------------------------------------------------------ evaluations
 
     def log(self, step, numbers, words):
-        """Append the numbers of an evaluation to metrics.jsonl, and print it in words."""
-        if self.lines and self.lines[-1]["step"] >= step:  # logged before a resume
+        """Append the numbers of an evaluation to metrics.jsonl, and print it in words. Does nothing
+        at the step of a checkpoint that --resume has loaded: its line is the last one already."""
+        already_logged = bool(self.lines) and self.lines[-1]["step"] >= step
+        if already_logged:
             return
         self.check_losses()
         for name, value in numbers.items():
@@ -333,20 +402,25 @@ class Run:
     # ------------------------------------------------------------------------------ stopping
 
     def ask_to_stop(self, number, frame):
-        """Note a signal, until the step has ended. The second one ends the script at once."""
+        """Note a signal, on which `exit_if_stopped` acts. The second one ends the script."""
         if self.stop_signal:
             raise KeyboardInterrupt
         self.stop_signal = number
-        os.write(2, b"stopping after this step\n")  # print fails if the signal came during a print
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # stderr is None or closed
+            # print fails if the signal came during a print
+            os.write(sys.__stderr__.fileno(), b"stopping after this step\n")
 
     def exit_if_stopped(self, model, optimizer, step):
         """Save a checkpoint and exit if a signal arrived in any process."""
         if not dist.in_any(self.stop_signal != 0):
             return
+        # The others wait until the file is whole: torchrun ends all processes once one exits
         dist.from_rank_0(partial(self.save, model, optimizer, step))
-        remedy = f"to resume: {self.launch()} --resume --out {shlex.quote(str(self.folder))}"
+        folder = shlex.quote(str(self.folder))
+        remedy = f"to resume: {command_of(self.script)} --resume --out {folder}"
         self.say(f"stopped; step {step} is saved; {remedy}", file=sys.stderr)
-        raise SystemExit(128 + (self.stop_signal or signal.SIGTERM))
+        number = self.stop_signal or signal.SIGTERM  # 0 if the signal came to another process
+        raise SystemExit(128 + number)
 
     def save(self, model, optimizer, step):
         """Write all that resuming needs to checkpoint.pt."""
@@ -372,21 +446,30 @@ class Run:
         """Write a file of weights. Raises UserError before it is written if some are not finite."""
         weights = model.state_dict()
         finite = torch.stack([weight.isfinite().all() for weight in weights.values()])
-        all_finite = finite.all().item()  # the only time that the CPU waits for a GPU
+        all_finite = finite.all().item()  # waits for a GPU once, not once per weight
         require(all_finite, self.diverged("some weights are NaN or infinite"))
         if dist.rank() == 0:
             with whole_file(self.folder / name) as file:
-                torch.save({"model": weights, **state}, file)
+                try:
+                    torch.save({"model": weights, **state}, file)
+                except RuntimeError as error:
+                    if isinstance(error.__context__, OSError):  # the reason, such as a full disk
+                        raise error.__context__ from None
+                    raise
 
     # ------------------------------------------------------------------------------ the end
 
-    def load_best(self, model):
-        """Load best.pt into the model, and return the line of its evaluation. The loop is over:
-        from here on signals end the script at once."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+    def stop_catching_signals(self):
+        """The loop is over: from here on signals end the script at once, as does one that came
+        during the last step. The checkpoint is saved, so --resume continues with the results."""
+        for number in self.handlers:
             signal.signal(number, signal.default_int_handler)
         if self.stop_signal:
             raise KeyboardInterrupt
+
+    def load_best(self, model):
+        """Load best.pt into the model, and return the line of its evaluation."""
+        self.stop_catching_signals()
         best = dist.from_rank_0(partial(read_weights, self.folder / "best.pt"))
         model.load_state_dict(best.pop("model"))
         return best
@@ -455,6 +538,27 @@ class Run:
         """Print the result in words, the time, and the folder."""
         wall, _ = self.seconds()
         self.say(f"{words}; {wall:.0f} s, {self.folder}")
+
+
+def find_files(folder):
+    """Return the files and links below a folder, without hidden ones: the lock, and what systems
+    and editors leave there."""
+    paths = []
+    for path in sorted(folder.rglob("*")):
+        parts = path.relative_to(folder).parts
+        is_hidden = any(part.startswith(".") for part in parts)
+        is_folder = path.is_dir() and not path.is_symlink()
+        if not (is_hidden or is_folder):
+            paths.append(path)
+    return paths
+
+
+def is_written(path):
+    """Return whether a run's files include this path in its folder, or the part of one that was
+    not completed."""
+    patterns = WRITTEN.get(path.parent.as_posix(), ())
+    name = path.name.removesuffix(".partial")
+    return any(fnmatch(name, pattern) for pattern in patterns)
 
 
 def read_weights(path):

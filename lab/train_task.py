@@ -1,7 +1,8 @@
 """The loop of train_lm.py --data copy: a task (data/tasks.py) in place of a text.
 
-It is that of train_lm.py with other batches, lines instead of blocks, and another evaluation: the
-accuracy of the answers, by length of the prompts.
+It is that of train_lm.py with other batches, lines instead of blocks, and another evaluation of the
+answers, by length of the prompts: the accuracy of single symbols, each after the right ones, and
+the share of lines whose answers are right as a whole.
 """
 
 import torch
@@ -62,8 +63,10 @@ def train_task(flags, script):
     for length in task.streams:
         result[f"floor/accuracy/{length}"] = task.floor[f"accuracy/{length}"]
         accuracy = numbers[f"accuracy/{length}"]
+        exact = numbers[f"exact/{length}"]
         ppl = numbers[f"perplexity/{length}"]
-        run.say(f"  {length:<14} perplexity {ppl:>9,.1f}  accuracy {accuracy:6.1%}")
+        line = f"  {length:<14} perplexity {ppl:>9,.1f}  accuracy {accuracy:6.1%}"
+        run.say(f"{line}  exact {exact:6.1%}")
     run.finish(result, model)
     if dist.rank() > 0:
         return  # rank 0 alone draws and prints
@@ -71,8 +74,10 @@ def train_task(flags, script):
     lines = run.logged({n: f"accuracy/{n}" for n in task.streams})
     panel = Panel(title, "accuracy", lines, {"best possible": 1.0})
     save(curves([panel], "step"), run.folder / "curve.png")
-    words = ", ".join(f"{n}: {numbers[f'accuracy/{n}']:.1%}" for n in task.streams)
-    run.say_end(f"accuracy of the answers: {words}")
+    symbols = ", ".join(f"{n}: {numbers[f'accuracy/{n}']:.1%}" for n in task.streams)
+    wholes = ", ".join(f"{n}: {numbers[f'exact/{n}']:.1%}" for n in task.streams)
+    run.say(f"symbols, each after the right ones: {symbols}")
+    run.say_end(f"whole answers, written by the model: {wholes}")
 
 
 def fit(run, model, optimizer, task, keep):
@@ -125,25 +130,35 @@ def fit(run, model, optimizer, task, keep):
 
 @torch.no_grad()
 def evaluate(model, inputs, targets, device, dtype):
-    """Return the perplexity and the accuracy of the targets that are not negative. inputs, targets
-    (n, T)."""
+    """Return the perplexity and the accuracy of the targets that are not negative, and the share of
+    exact lines, whose targets are all right. inputs, targets (n, T).
+
+    Targets are predicted after the right symbols. Yet a line is exact if and only if the model by
+    itself writes all its answers right: until its first error it reads the right symbols too."""
     model.eval()
-    total = torch.zeros(2, dtype=torch.float64)  # nats and right answers
+    total = torch.zeros(3, dtype=torch.float64)  # nats, right symbols, exact lines
     batches = list(zip(inputs.split(64), targets.split(64)))
     for x, y in dist.my_share(batches):
         idx = send(x, device)
+        right = send(y, device)
         with autocast(dtype, device):
-            nats = model.loss(idx, y)
-            hits = (model(idx).argmax(-1) == send(y, device)).sum()
-        total += torch.stack([nats, hits]).cpu()
+            nats = model.loss(idx, right)
+            is_right = model(idx).argmax(-1) == right  # (n, T), False outside the answers
+        is_exact = (is_right | (right < 0)).all(dim=1)  # (n,)
+        total += torch.stack([nats, is_right.sum(), is_exact.sum()]).cpu()
     model.train()
-    nats, hits = dist.all_sum(total).tolist()
+    nats, n_right, n_exact = dist.all_sum(total).tolist()
     n_targets = int((targets >= 0).sum())
-    return {"perplexity": perplexity(nats, n_targets), "accuracy": hits / n_targets}
+    return {
+        "perplexity": perplexity(nats, n_targets),
+        "accuracy": n_right / n_targets,
+        "exact": n_exact / len(targets),
+    }
 
 
 def evaluate_lengths(model, task, device, dtype):
-    """Return {"perplexity/LENGTH": ..., "accuracy/LENGTH": ...} of all test sets."""
+    """Return {"perplexity/LENGTH": ..., "accuracy/LENGTH": ..., "exact/LENGTH": ...} of all test
+    sets."""
     numbers = {}
     for length, (inputs, targets) in task.streams.items():
         for metric, value in evaluate(model, inputs, targets, device, dtype).items():

@@ -51,7 +51,6 @@ def call(module, /, *argv, **flags):
     out, err = io.StringIO(), io.StringIO()
     path = str(ROOT / f"{module.replace('.', '/')}.py")
     before, sys.argv = sys.argv, [path, *words_of(argv, flags)]
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     code = 0
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -62,8 +61,6 @@ def call(module, /, *argv, **flags):
         code = stop.code or 0
     finally:
         sys.argv = before
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

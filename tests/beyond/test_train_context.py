@@ -116,3 +116,18 @@ def test_a_set_without_known_words_is_refused(pairs, tmp_path):
     (data / "test.en").write_text("x\ny\n"), (data / "test.xx").write_text("x\ny\n")
     argv = (SCRIPT, *TINY, "--task", "tlm", "--data", data, "--out", tmp_path / "run")
     fails(call(*argv, vocab_size=15), "no word of test-en")
+
+
+@pytest.mark.parametrize("script, task", [
+    ("beyond.train_seq2seq", "translate"),
+    ("beyond.train_seq2seq", "infill"),
+    ("beyond.train_context", "tlm"),
+    ("beyond.train_context", "threads"),
+])  # fmt: skip
+def test_without_a_validation_set_it_asks_for_one(script, task, tmp_path):
+    fails(call(script, *TINY, task=task, valid=0, out=tmp_path / "x"), "--valid 0.0", "larger")
+
+
+def test_with_pairs_for_validation_none_are_held_out(pairs, tmp_path):
+    argv = [*TINY, "--task", "tlm", "--data", pairs, "--valid", 0]
+    succeed(call("beyond.train_context", *argv, out=tmp_path / "run"))

@@ -27,15 +27,18 @@ def test_every_flag_of_a_command_exists(page):
             assert {name, name.removeprefix("no_")} & names, f"{module.__name__} --{flag}"
 
 
-def test_the_example_of_a_position_encoding_works(monkeypatch):
+def test_the_examples_of_architecture_work(monkeypatch):
     text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
     monkeypatch.setattr(model, "POSITIONS", dict(model.POSITIONS))  # to be forgotten afterwards
     space = {}
     exec("import itertools, math\nimport torch.nn as nn\nimport torch.nn.functional as F", space)
     exec("import torch\nfrom model import POSITIONS, Config, Encoder, NoPE", space)
+    exec("from data.tasks import Task", space)
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(block, space)
     space["test_every_entry_is_that_of_its_distance"]()
+    task = space["Majority"](length=4)
+    assert task.solve("b a b =") == ["b"] and list(task.streams) == ["4", "6", "8", "16"]
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from lab import dist
 def test_each_target_is_in_one_part(n_processes, accumulate, members, monkeypatch):
     targets = torch.arange(members * 4 * 3).view(members * 4, 3)
     seen = []
+    for name in dist.VARIABLES:
+        monkeypatch.setenv(name, "0")
     monkeypatch.setenv("WORLD_SIZE", str(n_processes))
     for rank in range(n_processes):
         monkeypatch.setenv("RANK", str(rank))

@@ -1,6 +1,7 @@
 """What every script says before it begins: of modules, of unknown words; and of LaTeX's labels."""
 
 import dataclasses
+import errno
 import importlib
 import inspect
 import os
@@ -67,6 +68,90 @@ def test_names_that_are_not_utf8_and_large_seeds(tmp_path):
     for script, argv in ("train_lm", ("--data", path)), ("sample", ("x", "--text", path)):
         fails(call(script, *argv), "caf\\udce9.txt", "not UTF-8")
     machine.set_up_device("cpu", seed=2**64)
+
+
+def test_what_cannot_be_written_is_one_message(finished, tmp_path):
+    """Whatever the script: a file or a link to nothing in the way, a name that is too long."""
+    run = finished("train_lm")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    places = {
+        tmp_path / "file" / "run": "Not a directory",
+        tmp_path / "file": "exists and is not a folder",
+        tmp_path / "link": "exists and is not a folder",
+        tmp_path / ("x" * 300): "File name too long",
+    }
+    commands = ["train_lm", *TINY], ["baselines"], ["compare", run], ["attention_maps", run]
+    for place, reason in places.items():
+        for command in commands:
+            failed = call(*command, out=place)
+            fails(failed, f"{place}", f"{reason}; check", "or give another --out")
+
+
+def test_a_run_folder_that_cannot_be_written_is_one_message(copied, tmp_path):
+    folder = copied("train_lm")
+    (folder / "answers.tsv.partial").mkdir()  # in the way, also where root may write anything
+    (folder / "maps").write_text("")
+    (tmp_path / "texts.txt").write_text("we want peace\n")
+    answers = call("sample", folder, file=tmp_path / "texts.txt")
+    fails(answers, f"{folder / 'answers.tsv'}: Is a directory; check the path")
+    maps = call("attention_maps", folder)
+    fails(maps, f"{folder / 'maps'}: exists and is not a folder", "give another --out")
+
+
+def test_what_cannot_be_read_names_its_flag(tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr("data.corpora.speeches.read_assignment", refuse)
+    failed = call("train_lm", *TINY, data=tmp_path, out=tmp_path / "run")
+    fails(failed, f"{tmp_path}: Permission denied; check", "or give another --data")
+
+
+def test_what_torchrun_left_behind_does_no_harm(corpus, tmp_path, monkeypatch):
+    flags = dict(data=corpus, out=tmp_path / "run")
+    monkeypatch.setenv("RANK", "1")
+    for variables in (["LOCAL_RANK"], ["LOCAL_WORLD_SIZE", "MASTER_ADDR"]):
+        for name in variables:
+            monkeypatch.setenv(name, "2")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        alone = call("train_lm", *TINY, **flags)
+        fails(alone, "WORLD_SIZE is 2: start with torchrun, or unset WORLD_SIZE")
+        assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("MASTER_PORT", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "perplexity at step 8" in succeed(call("train_lm", *TINY, **flags)).out
+    assert (tmp_path / "run" / "curve.png").exists()
+
+
+HELPED = ["train_lm", "beyond.train_context", "course.check", "course.start", "studies.positions"]
+
+
+@pytest.mark.parametrize("script", HELPED)
+def test_help_wraps_the_description_and_keeps_commands(script, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    printed = succeed(call(script, "--help")).out
+    lines = printed.splitlines()
+    documentation = importlib.import_module(script).__doc__
+    for line in documentation.splitlines():
+        if line.startswith("    "):
+            assert line in lines  # a command, or an example
+    usage = lines.index(next(line for line in lines if line.startswith("usage: ")))
+    prose = [line for line in lines[:usage] if not line.startswith("    ")]
+    assert max(map(len, prose)) <= 70 and "\n\n\n" not in printed
+    command = f"python -m {script}" if "." in script else f"python {script}.py"
+    assert lines[usage].startswith(f"usage: {command} [-h]")
+
+
+def test_no_default_is_told_twice():
+    """tyro appends (default: ...) to the comment behind a field."""
+    paths = [path for path in ROOT.rglob("*.py") if ".venv" not in path.parts]
+    fields = []
+    for path in paths:
+        for block in re.findall(r"^class \w*Flags.*\n(?:(?:    .*)?\n)+", path.read_text(), re.M):
+            fields += re.findall(r"^    \w+: .* = .*# .*$", block, re.M)
+    assert len(fields) > 200
+    assert [field for field in fields if "default" in field.rpartition("# ")[2]] == []
 
 
 def test_any_name_becomes_a_label_that_latex_can_read():

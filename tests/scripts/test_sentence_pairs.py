@@ -15,7 +15,7 @@ from data.files import UserError
 from data.labelled import load_labelled
 from data.tokenizer import BOS, EOS, SPECIAL
 from lab import load_run
-from lab.inside.attention import head_means
+from lab.inside.means import head_means
 from nets.build import Options
 from nets.pairs import SegmentVectors
 
@@ -110,7 +110,7 @@ def test_a_run_reads_pairs_as_in_training(causal, table, tmp_path):
     rows = (tmp_path / "run" / "predictions.tsv").read_text("utf-8").splitlines()[1:]
     for row in rows[:5]:
         text, _, predicted, *shares, _ = row.split("\t")
-        ((name, share), *_) = run.classify(text.split(" [EOS] "))[0].items()
+        ((name, share), *_) = run.classify(tuple(text.split(" [EOS] ")))[0].items()
         assert name == predicted and share == pytest.approx(max(map(float, shares)), abs=1e-5)
     view = run.attention(text)
     assert view.words.count("[EOS]") == 1 + causal and all(check["ok"] for check in view.checks)

@@ -11,6 +11,7 @@ import data
 from data.labelled import Rows
 from data.leaks import hold_out
 from data.tokenizer import BOS, encode
+from lab.classification import beside_majority, draw_confusion
 from lab.load import read_config, read_metrics, read_result, read_run
 from lab.predictions import read_predictions
 from lab.run import Run
@@ -193,3 +194,39 @@ def test_every_pool_of_the_flag_exists():
 def test_a_wrong_flag_is_one_message(flags, words, corpus, tmp_path):
     fails(call("train_classifier", "--data", corpus, *LEARN, *flags, out=tmp_path / "a"), words)
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("accuracy, words", [
+    (0.61, "below the 67.5% of always answering yes"),
+    (0.7, "always answering yes gets 67.5%"),
+])  # fmt: skip
+def test_the_last_line_names_the_share_of_the_most_frequent_class(accuracy, words):
+    labels = torch.tensor([0] * 13 + [1] * 27)
+    assert beside_majority(accuracy, labels, ["no", "yes"]) == words
+
+
+def test_scores_are_printed_before_the_matrix_is_drawn(corpus, tmp_path, monkeypatch):
+    def draw(*args):
+        print("now it is drawn")
+        return draw_confusion(*args)
+
+    monkeypatch.setattr("lab.classification.draw_confusion", draw)
+    done, result, _ = run(corpus, tmp_path / "run", "--epochs", 1)
+    assert done.out.index("macro-F1") < done.out.index("now it is drawn")
+    last_line = done.out.splitlines()[-1]
+    share = max(map(sum, result["confusion"])) / result["rows/test"]
+    assert "always answering" in last_line and f"{share:.1%}" in last_line
+
+
+@pytest.mark.parametrize("n_class", [3, 40, 200, 1000])
+def test_the_matrix_of_many_classes_fits_on_a_page(n_class):
+    counts = torch.ones(n_class, n_class).long().tolist()
+    figure = draw_confusion(counts, [f"class {i}" for i in range(n_class)], "title")
+    (axis,) = figure.axes
+    assert len(axis.texts) == (n_class**2 if n_class <= 40 else 0)
+    for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
+        names = [tick.get_text() for tick in ticks]
+        assert min(n_class, 20) <= len(names) <= 40
+        assert names[1] == f"class {-(-n_class // 40)}"
+    assert max(figure.get_size_inches()) < 14
+    assert (figure.get_size_inches()[0] - 1.6) / n_class > 0.29 or n_class > 40  # room for digits

@@ -11,7 +11,7 @@ from helpers import TINY, call, fails, start, succeed
 from data.batching import consecutive_blocks, stream
 from data.tokenizer import BOS, load_tokenizer
 from lab.load import read_metrics, read_result, read_run
-from train_lm import evaluate
+from train_lm import describe_perplexity, evaluate
 
 
 def run(corpus, out, *argv, **flags):
@@ -175,3 +175,13 @@ def test_vocab_from_another_corpus(corpus, tmp_path):
 ])  # fmt: skip
 def test_a_wrong_flag_is_one_message(corpus, tmp_path, flags, words):
     fails(call("train_lm", "--data", corpus, *TINY, **flags, out=tmp_path / "a"), words)
+
+
+@pytest.mark.parametrize("ppl, words", [
+    (2.6, "ada 2.6 (4% above the best possible, 2.50)"),
+    (4.9, "ada 4.9 (96% above the best possible, 2.50)"),
+    (5.0, "ada 5.0 (2 times the best possible, 2.50)"),
+    (586.0, "ada 586.0 (234 times the best possible, 2.50)"),
+])  # fmt: skip
+def test_a_large_distance_is_given_in_times(ppl, words):
+    assert describe_perplexity({"perplexity/ada": ppl, "floor/perplexity/ada": 2.5}, "ada") == words

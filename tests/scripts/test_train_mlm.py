@@ -72,6 +72,16 @@ def test_the_perplexity_is_that_of_the_masked_words_one_by_one(finished, corpus)
         assert read_result(folder)[f"{name}/valid"] == pytest.approx(value, rel=1e-4)
 
 
+def test_held_out_lines_that_overlap_training_lines_are_counted(tmp_path):
+    words = " ".join(f"word{i}" for i in range(12))
+    path = tmp_path / "mine.txt"
+    for text, n_lines in (words, 8), ("too short", 0):
+        path.write_text("".join(f"{text} {i}\n" for i in range(44)), "utf-8")
+        argv = ("train_mlm", *TINY, "--data", path, "--overwrite", "--out", tmp_path / "run")
+        out = succeed(call(*argv, *VALID, steps=0)).out
+        assert ("100.0% of the held-out lines share 12" in out) == (n_lines > 0)
+
+
 def test_an_interrupted_run_resumes_exactly(corpus, tmp_path, monkeypatch):
     how = (*TINY, *VALID, "--dropout", 0.1, "--head", "clap", "--mask-unit", "span")
     run(corpus, tmp_path / "whole", *how)

@@ -4,9 +4,10 @@ import json
 import re
 
 import pytest
+import torch
 from helpers import call, fails, stopped_at, succeed
 
-from lab.load import read_metrics, read_result
+from lab.load import read_metrics, read_result, read_run
 from train_lm import Flags, find_task
 
 SMALL = "--data copy --length 2 --n-layer 1 --n-embd 16 --batch-size 8 --threads 1".split()
@@ -25,10 +26,15 @@ def test_a_task_measures_its_answers_by_length(copying):
     result, lines = read_result(folder), read_metrics(folder)
     for n in (2, 3, 4, 8):
         assert 0 <= result[f"accuracy/{n}"] == lines[-1][f"accuracy/{n}"] < 0.9
+        assert 0 <= result[f"exact/{n}"] <= result[f"accuracy/{n}"]
         assert result[f"perplexity/{n}"] > 1 == result[f"floor/accuracy/{n}"]
         assert result[f"tokens/{n}"] == 400 * n
-    shares = ", ".join(f"{n}: {result[f'accuracy/{n}']:.1%}" for n in (2, 3, 4, 8))
-    assert printed.splitlines()[-1].startswith(f"accuracy of the answers: {shares}; ")
+    shares = {}
+    for metric in ("accuracy", "exact"):
+        shares[metric] = ", ".join(f"{n}: {result[f'{metric}/{n}']:.1%}" for n in (2, 3, 4, 8))
+    *_, symbols, wholes = printed.splitlines()
+    assert symbols == f"symbols, each after the right ones: {shares['accuracy']}"
+    assert wholes.startswith(f"whole answers, written by the model: {shares['exact']}; ")
     flags = json.loads((folder / "config.json").read_text())["flags"]
     assert (flags["n_layer"], flags["batch_size"]) == (1, 8)  # given; the task's own defaults:
     assert (flags["n_head"], flags["block_size"], flags["length"]) == (4, 17, 2)
@@ -39,6 +45,21 @@ def test_a_task_learns_in_parts_of_a_batch(tmp_path):
     succeed(call("train_lm", *SMALL, out=tmp_path / "a", **flags))
     result = read_result(tmp_path / "a")
     assert result["accuracy/2"] > 0.4 > result["accuracy/8"]
+    assert result["exact/2"] == share_written_right(tmp_path / "a", 2)
+    assert 0.05 < result["exact/2"] < result["accuracy/2"] - 0.05
+
+
+@torch.no_grad()
+def share_written_right(folder, n):
+    """Return the share of copy's test lines of length n whose answer a model writes by itself."""
+    model = read_run(folder).model
+    inputs, targets = find_task("copy", 2).streams[str(n)]
+    prompt = n + 2  # with [BOS] and the =
+    idx = inputs[:, :prompt]
+    for _ in range(n):
+        idx = torch.cat([idx, model(idx)[:, -1:].argmax(-1)], dim=1)
+    is_right = (idx[:, prompt:] == targets[:, prompt - 1 :]).all(dim=1)
+    return int(is_right.sum()) / len(idx)
 
 
 def test_a_task_resumes_exactly(copying, tmp_path, monkeypatch):
