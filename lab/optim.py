@@ -18,14 +18,16 @@ def learning_rate(step, steps, peak, warmup, decay):
 
 
 def make_adamw(model, lr, weight_decay, beta2=0.999):
-    """Return AdamW with weight decay of matrices, but not of biases, norms and scalars, nor of what
-    a position encoding trains: for tables of phases or distances, zero is no simpler value."""
+    """Return AdamW with weight decay of matrices, but not of biases, norms and scalars, nor of the
+    phases, gates and numbers per distance of a position encoding, for which zero is no simpler
+    value. Vectors of positions decay as those of words do."""
     matrices = []
     others = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        if parameter.dim() >= 2 and ".positions." not in name:
+        has_vectors = ".positions." not in name or name.endswith("positions.vectors.weight")
+        if parameter.dim() >= 2 and has_vectors:
             matrices.append(parameter)
         else:
             others.append(parameter)

@@ -128,7 +128,7 @@ def test_spaces_that_words_lose_cost_no_bleu_but_unknown_words_do(tmp_path, monk
     test = [train[0], "« Ja », dit l'oncle ce soir ."]
     (tmp_path / "other").mkdir()
     result = translated(tmp_path / "other", "fr", train, test, test, monkeypatch)
-    assert result["exact/test"] == 0.5 and 60 < result["bleu/test"] < 95
+    assert result["exact/test"] == 0.5 and 50 < result["bleu/test"] < 95
 
 
 def test_pairs_longer_than_a_block(pairs, tmp_path, monkeypatch):

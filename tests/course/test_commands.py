@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-import nets.attention
 import pytest
 from helpers import TINY, call, fails, succeed
 
@@ -317,7 +316,7 @@ def test_grade_explains_mistakes(tmp_path):
 @pytest.fixture
 def ours_again(monkeypatch):
     """Put the library's own functions back after a test of course.train."""
-    places = [(model.Attention, "heads"), (nets.attention, "fused"), (model.Block, "forward")]
+    places = [(model, "split_heads"), (model.Attention, "attend"), (model.Block, "forward")]
     places += [(model.LanguageModel, "loss"), (model.ALiBi, "bias"), (model, "sinusoids")]
     for owner, name in [*places, (train_mlm, "mask_tokens")]:
         monkeypatch.setattr(owner, name, getattr(owner, name))
