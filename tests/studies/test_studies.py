@@ -107,7 +107,7 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     assert row("texts", "learned")[7].startswith("1.00 ±")
     assert row("stretched", "stretched, yarn")[2] == cell("long-yarn", of_both_tests("@32"))
     assert read_json(tmp_path / "long-dropped-0" / "config.json")["model"]["pos"] == "nope"
-    assert (tmp_path / "heatmap.png").stat().st_size > 5000
+    assert (tmp_path / "heatmap.png").stat().st_size > 2000  # with 20 dots per inch
 
 
 @pytest.mark.slow
