@@ -102,7 +102,7 @@ class Flags(CommonFlags):
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
         task = find_task(self.data, self.length)
         if task:
-            for name in task.of_texts:
+            for name in task.text_flags:
                 problem = f"{spelled(name)}: --data {self.data} is a task; leave it out"
                 require(getattr(self, name) == getattr(Flags, name), problem)
         else:

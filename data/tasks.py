@@ -22,8 +22,8 @@ N_TEST = 400  # lines of each test set
 
 
 class Task:
-    """The base of all tasks. In train_lm.py it takes the place of `data.text.Text`, with lines of
-    its test sets as streams: {length: inputs and targets (n, T)}."""
+    """The base of all tasks. Its `streams` are the lines of its test sets, {length: inputs and
+    targets (n, T)}."""
 
     symbols = ascii_lowercase  # of the vocabulary, beside the =
     end = 1  # where the = stands, counted from the prompt's end
@@ -31,15 +31,9 @@ class Task:
     tests = (1, 1.5, 2, 4)  # lengths of the test prompts, over that of the longest training ones
     flags = dict(n_layer=3, steps=1000, batch_size=32)  # defaults of train_lm.py
 
-    # As in Text
-    metric = "accuracy"
-    note = ""
-    sizes = {}
-    read = {}
-
-    # Flags of train_lm.py that are of no use
-    of_texts = "tokenizer vocab_size vocab_from valid split anchor eval_block eval_stride".split()
-    of_texts += "eval_train eval_test drop_words swap_words rare_unknown graph".split()
+    # Flags of train_lm.py that only texts have a use for
+    text_flags = "tokenizer vocab_size vocab_from valid split anchor eval_block eval_stride".split()
+    text_flags += "eval_train eval_test drop_words swap_words rare_unknown graph".split()
 
     def __init__(self, length=None):
         self.name = type(self).__name__.lower()
@@ -54,7 +48,6 @@ class Task:
             parts += [inputs.flatten(), targets.flatten()]
         self.hash = hash_ids(parts)
         self.longest = max(inputs.size(1) for inputs, _ in self.streams.values())
-        self.floor = {f"accuracy/{name}": 1.0 for name in self.streams}
 
     def prompt(self, n, rng):
         """Return a prompt of length n, a list of symbols. rng: a random.Random."""
@@ -94,10 +87,6 @@ class Task:
         rng = random.Random(gen.initial_seed())
         lengths = [rng.randint(1, self.length) for _ in range(n)]
         return self.lines(lengths, rng)
-
-    def blocks(self, name, *_):
-        """Return a test set: inputs and targets (n, T). It is not cut into blocks."""
-        return self.streams[name]
 
     def describe(self, block_size):
         """Return in words what is trained on. Raises UserError if a line is longer than a block."""

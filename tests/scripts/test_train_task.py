@@ -77,7 +77,7 @@ def test_a_task_resumes_exactly(copying, tmp_path, monkeypatch):
     (dict(data="toy"), "--length: --data toy is a text"),
 ])  # fmt: skip
 def test_what_a_task_has_no_use_for_is_one_message(tmp_path, flags, words):
-    assert all(hasattr(Flags, name) for name in find_task("copy").of_texts)
+    assert all(hasattr(Flags, name) for name in find_task("copy").text_flags)
     fails(call("train_lm", *SMALL, out=tmp_path / "a", **flags), words)
     fails(call("train_mlm", data="copy", out=tmp_path / "a"), "a task, which only train_lm.py")
 
