@@ -30,9 +30,13 @@ def read_hub(name):
     words = [f"{role}={column}" for role, column in columns.items()]
     print(f"note: --data {name}:", *words, file=sys.stderr)
 
-    train = read_split(splits.get("train", ()), columns, kinds)
-    valid = read_split(splits.get("validation", ()), columns, kinds)
-    test = read_split(splits.get("test", ()), columns, kinds)
+    if splits["train"].info.builder_name == "csv":
+        splits = load_splits(name, place, subset, **cells_as_typed(columns, kinds))
+    train = read_split(name, splits, "train", columns)
+    valid = read_split(name, splits, "validation", columns)
+    test = read_split(name, splits, "test", columns)
+    if not train:
+        raise UserError(f"--data {name}: no row of train has all of {', '.join(columns.values())}")
     if not test:  # GLUE's test sets have no labels
         test = valid
         valid = []
@@ -49,8 +53,9 @@ def read_hub(name):
     return make_corpus(f"--data {name}", name_of(name), train, test, valid)
 
 
-def load_splits(name, place, subset):
-    """Return {split: rows} of a data set. Raises UserError if it cannot be loaded."""
+def load_splits(name, place, subset, **options):
+    """Return {split: rows} of a data set. options: of its loader. Raises UserError if it cannot be
+    loaded."""
     try:
         import datasets  # an extra: most data needs neither this library nor its start-up time
     except ImportError:
@@ -61,7 +66,7 @@ def load_splits(name, place, subset):
     if folder.exists():
         place = str(folder.resolve())  # only an absolute path is surely no name: "csv" is one
     try:
-        splits = datasets.load_dataset(place, subset)
+        splits = datasets.load_dataset(place, subset, **options)
         splits["train"]
     except Exception as error:  # of many kinds: an unknown name, offline, no split train
         problem = str(error.__cause__ or error).split("\n")[0]
@@ -106,6 +111,20 @@ def choose_columns(name, named, kinds):
     return columns
 
 
+def cells_as_typed(columns, kinds):
+    """Return options that read the cells of a .csv as typed. Without them None, NA and null would
+    be empty cells, and the labels 0 and 1 would be 0.0 and 1.0 if a cell is empty."""
+    import datasets  # loaded already, see load_splits
+
+    features = {}
+    for column in columns.values():
+        kind = kinds[column]
+        if not hasattr(kind, "names"):  # the classes that a data set declares keep their names
+            kind = datasets.Value("string")
+        features[column] = kind
+    return {"features": datasets.Features(features), "na_filter": False}
+
+
 def dtype_of(kind):
     """Return the name of a column's type; "" for lists, which have none."""
     return str(getattr(kind, "dtype", ""))
@@ -116,9 +135,13 @@ def is_text(columns):
     return not columns.keys() & {"label", "score"}
 
 
-def read_split(records, columns, kinds):
+def read_split(name, splits, split, columns):
     """Return the rows of a split as `tables.read_rows` does, without those with an empty cell. Of
     running text, a row may have several lines."""
+    if split not in splits:
+        return []
+    records = splits[split]
+    kinds = records.features
     rows = []
     for cells in records:
         row = {role: spell(kinds[column], cells[column]) for role, column in columns.items()}
@@ -132,6 +155,10 @@ def read_split(records, columns, kinds):
                 sentences.append(one_line(row.pop("text2")))
             row["text"] = PAIR.join(sentences)
         rows.append(row)
+    n_empty = len(records) - len(rows)
+    if n_empty and not is_text(columns):
+        note = f"left out {n_empty:,} rows of {split} with an empty {' or '.join(columns.values())}"
+        print(f"note: --data {name}: {note}", file=sys.stderr)
     return rows
 
 

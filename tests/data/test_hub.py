@@ -74,10 +74,28 @@ def test_pairs_and_scores(folder):
         )
 
 
+def test_cells_of_a_csv_are_read_as_typed(folder, capsys):
+    stances = ["None", "NA", "against"]
+    rows = [{"label": stances[i % 3], "text": "null" if i == 7 else f"b {i}"} for i in range(30)]
+    name = folder("csv", {"train": rows, "test": [*rows, {"label": "", "text": "b"}]})
+    found = load(name)
+    assert found.classes == sorted(stances) and len(found.rows) == len(found.test_rows) == 30
+    assert found.rows[7] == (0, "null")
+    assert f"{name}: left out 1 rows of test with an empty label or text" in capsys.readouterr().err
+    labels = [*"0101010101", ""]
+    numbers = datasets.Dataset.from_list([{"label": a, "text": f"b {a}"} for a in labels])
+    for split in ("train", "test"):
+        numbers.to_csv(f"csv/{split}.csv")
+    assert load(f"{name}:label=label").classes == ["0", "1"]
+
+
 def test_what_cannot_be_read_is_named(folder):
     name = folder("csv", SPLITS)
     fails(call("train_classifier", data=f"{name}:label=star"), "label=star cannot", "stars, review")
     fails(call("train_classifier", data=name), f"--data {name}: no labelled rows")  # but a text
+    empty = folder("parquet", {"train": [{"label": "", "text": "a"}]})
+    with pytest.raises(UserError, match="no row of train has all of label, text"):
+        load(empty)
     folder("json", {})
     with pytest.raises(UserError, match="hf:json: cannot be loaded .*check the name"):
         load("hf:json")
