@@ -37,6 +37,8 @@ TASK_NAMES = ("copy", "reverse", "recall", "flipflop", "count", "sort")
 def load(name, flag="--data"):
     """Return the Corpus of a name in NAMES or at a path. flag: its name in messages. Raises
     UserError for anything else, and for test sets whose names are taken."""
+    if not str(name).strip():  # as a path, it would be the working folder
+        raise UserError(f"{flag} {str(name)!r}: is empty; give a path or a name")
     dashed = str(name).replace("_", "-")
     if dashed in NAMES:
         module = importlib.import_module(f"data.corpora.{dashed.replace('-', '_')}")

@@ -52,6 +52,7 @@ def test_names_paths_and_the_home_folder(tmp_path, monkeypatch):
     for name, text in (("a.docx", "x"), ("one.txt", "one"), ("same.txt", "one\n" * 30)):
         (tmp_path / name).write_text(text)
     for path, message in {
+        "": "--vocab-from '': is empty",
         "nowhere": "--vocab-from nowhere: .*or a name: sick, speeches, toy, toy-pairs, wikitext2",
         "cpoy": "--vocab-from cpoy: .*; or to train_lm.py a task: copy, reverse, recall",
         "~/a.docx": "a.docx: no folder, .txt, .tsv or .csv",
