@@ -67,7 +67,8 @@ def read_translations(first, second):
     seconds = [line.strip() for line in read_lines(second)]
     if len(firsts) != len(seconds):
         lengths = f"{len(seconds):,} lines, but {first} has {len(firsts):,}"
-        raise UserError(f"{second}: {lengths}; they must be translations")
+        remedy = "they must be translations, and a carriage return inside a line ends it"
+        raise UserError(f"{second}: {lengths}; {remedy}")
     pairs = []
     for number, (a, b) in enumerate(zip(firsts, seconds), start=1):
         if a and b:

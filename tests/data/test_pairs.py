@@ -69,6 +69,7 @@ def test_a_folder_of_parallel_files(tmp_path):
 
 @pytest.mark.parametrize("train, message", [
     (("one\ntwo\n", "un\n"), "train.fr: 1 lines, but .*train.en has 2"),
+    (("one\rtwo\n", "un\n"), "train.en has 2; .* a carriage return inside a line ends it"),
     (("one\ntwo\nthree\n", "un\n \ntrois\n"), "train.fr:2: empty, but"),
     (("one\n",), "mine: holds train.en; give toy, or train.en and train.fr"),
 ])  # fmt: skip
