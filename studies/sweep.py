@@ -73,7 +73,9 @@ def sweep(flags):
     module, shared = read_command(flags.command)
     axes = [axis.partition("=")[::2] for axis in flags.axes]  # flag, values joined by commas
     problem = 'give a script and values of flags, like "train_lm.py --tie" pos=alibi,rope seed=0,1'
-    require(module and axes and all(flag and values for flag, values in axes), problem)
+    require(module and axes, problem)
+    for flag, values in axes:
+        require(flag and values, f"{flag}={values}: {problem}")
     names = [name for name, _ in axes]
     jobs = []
     runs = {}  # name of the folder: {flag: value}

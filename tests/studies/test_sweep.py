@@ -96,6 +96,7 @@ def test_a_run_whose_source_has_changed_is_made_again(corpus, tmp_path, jobs_her
     "command, axis, reason",
     [
         ("train_lm.py", "pos=alibi,leaned", "pos=leaned: invalid choice 'leaned' .*'pope'\\).$"),
+        ("train_lm.py", "lr=", "^lr=: give .*seed=0,1"),
         ("train_lm.py", "poss=alibi", "Unrecognized options: --poss"),
         ("train_lm.py --n-embd 64", "n-head=2,3", "n-head=3: n_head must divide"),
         ("train_lm.py --drop-words 0.6", "swap_words=0.1,0.5", "swap_words=0.5: .*sum below 1"),
