@@ -3,6 +3,8 @@
 In Python or a notebook, `from lab import load_run` opens a trained run (docs/tour.ipynb).
 """
 
+import contextlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -32,18 +34,23 @@ def check_own_modules():
             raise SystemExit(2)
 
 
-def drop_missing_backend():
-    """Remove MPLBACKEND from the environment if it names a module that is not installed, as in a
-    notebook whose commands run in another environment: matplotlib would refuse to be imported."""
+def drop_wrong_backend():
+    """Remove MPLBACKEND from the environment if matplotlib would refuse to be imported with it: a
+    name that it does not know, or a notebook's backend in an environment without notebooks. Figures
+    are drawn without a backend."""
     backend = os.environ.get("MPLBACKEND", "")
-    package = backend.removeprefix("module://").partition(".")[0]
-    if backend.startswith("module://") and importlib.util.find_spec(package) is None:
-        del os.environ["MPLBACKEND"]
+    if not backend or "matplotlib" in sys.modules:
+        return
+    del os.environ["MPLBACKEND"]
+    matplotlib = importlib.import_module("matplotlib")  # takes time, and is rarely needed here
+    with contextlib.suppress(ValueError):
+        matplotlib.rcParams["backend"] = backend
+        os.environ["MPLBACKEND"] = backend
 
 
 check_packages()
 check_own_modules()
-drop_missing_backend()
+drop_wrong_backend()
 
 
 def load_run(folder, device="cpu", step=None):

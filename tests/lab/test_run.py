@@ -339,6 +339,28 @@ def test_a_backend_of_another_environment_is_ignored(script, tmp_path):
     assert process.returncode == 0, printed
 
 
+@pytest.mark.parametrize("backend", ["nonsense", " ", "QtAgg", "module://nonsense", "svg"])
+def test_figures_are_drawn_whatever_the_backend(backend, tmp_path):
+    """A backend that matplotlib knows stays, for a user's own use of pyplot."""
+    code = """
+import os, sys, lab
+from lab.figures import new_figure, save
+figure, axis = new_figure()
+for ending in (".png", ".pdf"):
+    save(figure, sys.argv[1] + ending)
+print(os.environ.get("MPLBACKEND"))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "figure")]
+    env = os.environ | {"MPLBACKEND": backend}
+    env.pop("DISPLAY", None)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    assert (tmp_path / "figure.pdf").exists()
+    is_known = backend not in ("nonsense", " ")
+    assert done.stdout.strip() == (backend if is_known else "None")
+
+
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_closed_streams_are_no_obstacle(closed, corpus, tmp_path):
     folder = tmp_path / "run"
