@@ -107,6 +107,10 @@ class Run:
         self.script = module_of(script)  # "train_lm"
         self.folder = Path(flags.out or self.default_folder(name or kind)).expanduser()
         self.file_lock = None  # against other processes in the folder
+        self.makes_folder = False  # whether there was none before this run
+        self.has_begun = flags.resume  # whether the folder has the first files of this run
+        self.old_files = []  # of an earlier run, which this one replaces
+        self.sources = {}  # see `hash_sources`
         self.handlers = {}  # signal: what handled it before this run
         self.description = self.describe(script, kind, config, build)  # config.json
         self.started = time.perf_counter()  # seconds
@@ -157,19 +161,28 @@ class Run:
         return description
 
     def open(self):
-        """Make the folder and its first files, or with --resume check it."""
+        """Make the folder, lock it and check that this run may write there. See `begin`."""
+        self.makes_folder = not self.folder.exists()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock()
         if self.flags.resume:
             self.check_resume()
             return
         self.check_inputs()
-        old_files = self.find_replaceable()
-        sources = self.hash_sources()
-        self.check_leaks(sources)
-        self.delete(old_files)
+        self.old_files = self.find_replaceable()
+        self.sources = self.hash_sources()
+        self.check_leaks(self.sources)
+
+    def begin(self):
+        """Write the first files, in place of those of an earlier run, unless they are there. What
+        else this run writes calls this first, so that a start which fails before its first
+        evaluation, as for an option that the model refuses, leaves the folder as it was."""
+        if self.has_begun:
+            return
+        self.has_begun = True
+        self.delete(self.old_files)
         write_text(self.folder / "tokenizer.json", self.data.tokenizer.to_str(pretty=True))
-        write_hashes(self.folder, sources.values())
+        write_hashes(self.folder, self.sources.values())
         write_json(self.folder / "config.json", self.description)
 
     def lock(self):
@@ -187,12 +200,17 @@ class Run:
             self.say(f"note: {problem}; train there with one process at a time", file=sys.stderr)
 
     def close(self):
-        """Release the lock, the signals and the progress bar: a notebook's process lives on."""
+        """Release the lock, the signals and the progress bar: a notebook's process lives on. Remove
+        a folder in which nothing was written."""
         self.close_bar()
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         if self.file_lock:
             self.file_lock.release()
+        if self.makes_folder and not self.has_begun:
+            with contextlib.suppress(OSError):  # there is no folder, or somebody wrote into it
+                (self.folder / ".lock").unlink(missing_ok=True)
+                self.folder.rmdir()
 
     def check_inputs(self):
         """Raise UserError if a flag reads the folder, or something in it."""
@@ -330,6 +348,7 @@ class Run:
         self.recent_losses = []
         self.lines.append(line)
         if dist.rank() == 0:
+            self.begin()
             with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         self.say(words)
@@ -449,6 +468,7 @@ class Run:
         all_finite = finite.all().item()  # waits for a GPU once, not once per weight
         require(all_finite, self.diverged("some weights are NaN or infinite"))
         if dist.rank() == 0:
+            self.begin()
             with whole_file(self.folder / name) as file:
                 try:
                     torch.save({"model": weights, **state}, file)

@@ -95,7 +95,7 @@ def sweep(flags):
     if shortened:
         print(f"note: no longer --eval-block than the positions of {', '.join(shortened)}")
     failures = run_stage(out, jobs, flags)
-    folders = write_csv(out, runs)
+    folders = write_csv(out, runs, failures)
     if folders:
         comparison = Job("compare", "compare", folders)
         failures |= run_stage(out, [comparison], flags)
@@ -144,9 +144,10 @@ def words_of_value(flag, value):
     return [f"--{flag}", value]
 
 
-def write_csv(out, runs):
+def write_csv(out, runs, failures):
     """Write runs.csv: the flags and the numbers of the finished runs, those of earlier sweeps into
-    the folder first. runs: {folder: {flag: value}}. Return the folders."""
+    the folder first. runs: {folder: {flag: value}}. failures: the names of runs that failed, in
+    whose folders an earlier run may stand. Return the folders."""
     path = out / "runs.csv"
     earlier = {}
     if path.exists():
@@ -156,7 +157,7 @@ def write_csv(out, runs):
     lines = []
     columns = {}  # used as an ordered set
     for name, values in (earlier | runs).items():
-        if not (out / name / "result.json").exists():
+        if name in failures or not (out / name / "result.json").exists():
             continue
         line = {"run": name} | values | read_finished_run(out / name).result
         lines.append(line)

@@ -128,6 +128,32 @@ def files_in(folder):
     return {path: path.read_bytes() for path in paths}
 
 
+@pytest.mark.parametrize("command", [["train_lm", "--data", "copy", "--length", "1"], *SCRIPTS])
+def test_a_start_that_never_trains_leaves_nothing(command, copied, tmp_path, monkeypatch):
+    folder = copied(*command)
+    words = shlex.split(read_json(folder / "config.json")["command"])
+    words = words[words.index("--data") :]
+
+    def refuse(*args):
+        raise data.files.UserError("refused in the first evaluation")
+
+    monkeypatch.setattr(Run, "log", refuse)
+    before = files_in(folder)
+    fails(call(command[0], *words, "--overwrite", out=folder), "refused")
+    assert files_in(folder) == before
+    fails(call(command[0], *words, out=tmp_path / "new"), "refused")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    fails(call(command[0], *words, out=tmp_path / "empty"), "refused")
+    assert files_in(tmp_path / "empty") == {}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_nor_does_one_with_a_refused_option(corpus, tmp_path):
+    fails(train(corpus, tmp_path / "run", graph=True), "--graph")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("place", ["my.txt", "texts/my.txt", "maps/map-1.txt"])
 def test_overwrite_refuses_a_folder_with_an_input_or_other_files(place, copied, corpus, tmp_path):
     folder = copied("train_lm")

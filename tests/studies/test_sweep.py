@@ -250,3 +250,12 @@ def test_a_look_is_repeated_after_its_runs(finished, tmp_path, jobs_here):
     assert look("--labels", "x") == 2
     os.utime(sweep.log_of(tmp_path / "look"), (0, 0))  # as if the run had been trained since
     assert look("--labels", "x") == 3
+
+
+def test_the_earlier_run_of_a_failed_one_is_not_in_the_table(finished, tmp_path):
+    for name in ("lr=1", "lr=2"):
+        shutil.copytree(finished("train_lm"), tmp_path / name)
+    runs = {"lr=1": {"lr": "1"}, "lr=2": {"lr": "2"}}
+    folders = sweep.write_csv(tmp_path, runs, {"lr=2": "out of memory"})
+    assert folders == [tmp_path / "lr=1"]
+    assert "lr=2" not in (tmp_path / "runs.csv").read_text("utf-8")
