@@ -1,5 +1,6 @@
 """Finished runs, and rows of them: the runs of a row differ only in the seed."""
 
+import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from data import name_of
-from lab.flags import MAY_CHANGE, require
+from lab.flags import MAY_CHANGE, CommonFlags, require
 from lab.load import read_config, read_result
 from model import POSITIONS
 
@@ -135,25 +136,45 @@ def group_runs(runs, labels=""):
 
 def name_rows(runs):
     """Return a name for each row, given its first run: the settings that differ, if these are not
-    enough also the number of parameters and the revision of the code, or else the folder. A single
-    row has the name of its position encoding."""
+    enough also those that some runs lack, then the number of parameters and the revision of the
+    code, or else the folder. A single row has the name of its position encoding."""
     if len(runs) == 1 and "pos" in runs[0].settings:
         return [spell_setting("pos", runs[0].settings["pos"])]
-    names = describe_differences([run.settings for run in runs])
-    if len(set(names)) < len(names):
+    settings = [run.settings for run in runs]
+    names = describe_differences(settings)
+    if not are_distinct(names):
+        settings = fill_lacking(runs)
+        names = describe_differences(settings)
+    if not are_distinct(names):
         facts = []
-        for run in runs:
+        for entries, run in zip(settings, runs):
             code = dict(parameters=run.result["parameters"], revision=run.config["revision"])
-            facts.append(run.settings | code)
+            facts.append(entries | code)
         names = describe_differences(facts)
-    is_unique = len(set(names)) == len(names)
-    if is_unique and "" not in names and max(map(len, names)) <= LONGEST_LABEL:
+    if are_distinct(names) and max(map(len, names)) <= LONGEST_LABEL:
         return names
     folders = [run.folder.resolve().name for run in runs]
     short = []
     for name, run in zip(folders, runs):
         short.append(re.sub(rf"[-_](seed=)?{re.escape(run.seed)}$", "", name))
     return short if len(set(short)) == len(short) else folders
+
+
+def are_distinct(names):
+    """Return whether all names differ, and none is empty."""
+    return "" not in names and len(set(names)) == len(names)
+
+
+def fill_lacking(runs):
+    """Return the settings of runs. A flag that an older run lacks, because its code did, has the
+    default of CommonFlags; if it is a script's own, "" (none)."""
+    defaults = {field.name: field.default for field in dataclasses.fields(CommonFlags)}
+    filled = {}
+    for run in runs:
+        for name in run.settings:
+            if name in run.config["flags"]:  # not one of the run that it starts from
+                filled[name] = defaults.get(name, "")
+    return [filled | run.settings for run in runs]
 
 
 def describe_differences(settings):

@@ -141,6 +141,18 @@ def test_runs_that_differ_in_code_are_compared(make):
     assert labels_of("base-0", "base-2") == ["base-0", "base-2"]
 
 
+def test_a_flag_that_an_older_run_lacks_names_the_rows(make):
+    newer = dict(code="c1", revision="r1", kernels=True)
+    make("old-0")
+    make("local-0", window=8, **newer)
+    make("global-0", window=0, **newer)
+    make("gated-0", gate=True, **newer)
+    assert labels_of("old-0", "local-0") == ["window=0", "window=8"]
+    assert labels_of("old-0", "gated-0") == ["gate=none", "gate=True"]  # not of CommonFlags
+    three = ["window=0, revision=r0", "window=0, revision=r1", "window=8, revision=r1"]
+    assert labels_of("old-0", "global-0", "local-0") == three
+
+
 def test_seeds_of_pretraining_do_not_make_rows(make, monkeypatch):
     monkeypatch.setenv("HOME", str(Path.cwd()))
     for seed in (0, 1):
