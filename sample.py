@@ -6,9 +6,9 @@
     python sample.py out/classifier-speeches-alibi-0 --file rows.tsv      a .tsv of label and text
     python sample.py out/thread-toy-learned-0 --text POST --text REPLY --text "A [MASK] comment."
 
---file reads one text per line ("-": from standard input), or rows from a .tsv or .csv, labelled or
-with a header that names the texts, and writes all answers into the run's answers.tsv, where further
-columns are kept. The texts of a thread end with the comment to fill.
+--file reads one text per line ("-": from standard input), or rows: from a .tsv, a .csv or a .txt
+with tabs, labelled or with a header that names the texts. It writes all answers into the run's
+answers.tsv, where further columns are kept. The texts of a thread end with the comment to fill.
 """
 
 import lab  # noqa: F401, names a missing package  # isort: skip
@@ -23,7 +23,8 @@ from tyro.conf import Positional, UseAppendAction
 from data import find_task
 from data.corpora.speeches import SPEAKERS
 from data.files import normalize_characters, read_non_empty_lines
-from data.tables import read_rows
+from data.readers import first_cells
+from data.tables import find_columns, parse_names, read_rows
 from data.tokenizer import append_word, is_word_level
 from lab import load_run
 from lab.flags import Group, main, require
@@ -38,7 +39,7 @@ Texts = UseAppendAction[list[tuple[str, ...]]]  # of each --text
 class Flags(Group):
     run: Positional[str]  # run folder of a training script
     text: Texts = field(default_factory=list)  # one or more to answer
-    file: str = ""  # more texts, one per line, or rows (.tsv, .csv); -: standard input
+    file: str = ""  # more texts, one per line, or a table of rows; -: standard input
     tokens: int = 40  # write at most this many tokens
     samples: int = 3  # continuations or translations to draw
     temperature: float = 0.8  # below 1: more likely words; 0: the most likely
@@ -82,15 +83,15 @@ def read_inputs(flags, run):
     texts = [normalize_characters(text) for text in chain(*flags.text)]
     if not flags.file:
         return Inputs(texts)
-    if Path(flags.file).suffix.lower() not in (".tsv", ".csv"):
-        return Inputs(texts + read_non_empty_lines(flags.file))
-
     classes = run.config.get("classes", [])
     names = {name: name for name in classes}  # label in the file: class
     for label, speaker in SPEAKERS.items():  # 0, 1 and 2: the assignment's speakers
         if speaker in classes:
             names.setdefault(label, speaker)
     columns = run.config["flags"].get("columns", "")
+    if not is_table(flags.file, names, columns):
+        return Inputs(texts + read_non_empty_lines(flags.file))
+
     rows = read_rows(flags.file, set(names) or None, wanted="", columns=columns)
     inputs = Inputs(texts + [row["text"] for row in rows])
     if names and not texts and "label" in rows[0]:
@@ -99,6 +100,19 @@ def read_inputs(flags, run):
         without = [""] * len(texts)  # the texts of --text have no such column
         inputs.columns[name] = without + [row["others"][name] for row in rows]
     return inputs
+
+
+def is_table(path, labels, columns):
+    """Return whether a file holds rows: a .tsv, a .csv, or one whose first line has tabs and begins
+    with one of the labels, or names a column of texts. columns: see `read_rows`."""
+    if Path(path).suffix.lower() in (".tsv", ".csv"):
+        return True
+    if path == "-":
+        return False
+    cells = first_cells(path)
+    is_row = cells[0] in labels
+    is_header = "text" in find_columns(cells, parse_names(columns, "label"))
+    return len(cells) > 1 and (is_row or is_header)
 
 
 def classify_texts(run, inputs, flags):

@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from data.corpus import Corpus, copy_key
-from data.files import UserError, decode, read_bytes, read_non_empty_lines
+from data.files import UserError, decode, read_bytes, read_non_empty_lines, strip_invisible
 
 # The named corpora: one module of data/corpora each
 MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
@@ -92,13 +92,18 @@ def read_path(name, flag):
 def is_table(path):
     """Return whether a .txt begins with tab-separated names of columns, of labels and texts: SNLI,
     MultiNLI and MRPC have such files."""
-    first_line, _, _ = read_bytes(path).partition(b"\n")
-    if b"\t" not in first_line:
+    cells = first_cells(path)
+    if len(cells) == 1:
         return False
     from data.tables import find_columns
 
-    names = decode(path, first_line).strip().split("\t")
-    return {"label", "text"} <= find_columns(names, {}).keys()
+    return {"label", "text"} <= find_columns(cells, {}).keys()
+
+
+def first_cells(path):
+    """Return the tab-separated cells of the first line of a file. Raises UserError."""
+    first_line, _, _ = read_bytes(path).partition(b"\n")
+    return [strip_invisible(cell) for cell in decode(path, first_line).split("\t")]
 
 
 def read_folder(folder):

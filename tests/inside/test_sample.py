@@ -106,6 +106,38 @@ def test_labelled_rows_are_scored(make, tmp_path):
     fails(call("sample", folder, "--file", path), "unknown label 'c'")
 
 
+TABLES = {
+    "labelled": "a\tthis is\nb\tthe world\n",
+    "with a header": "id\tlabel\tsentence\n1\ta\tthis is\n2\tb\tthe world\n",
+    "with the run's columns": "mine\tfirst\na\tthis is\nb\tthe world\n",
+    "without labels": "id\ttext\n1\tthis is\n2\tthe world\n",
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_txt_with_rows_is_read_as_a_tsv(table, make, tmp_path):
+    folder = make("classifier")
+    config = read_json(folder / "config.json")
+    config["flags"]["columns"] = "mine,first"
+    write_json(folder / "config.json", config)
+    answers = []
+    for ending in ("txt", "tsv"):
+        path = tmp_path / f"rows.{ending}"
+        path.write_text(TABLES[table], "utf-8")
+        succeed(call("sample", folder, file=path))
+        answers.append((folder / "answers.tsv").read_text("utf-8"))
+    assert answers[0] == answers[1]
+    assert "this is\t" in answers[0] and "a\tthis is" not in answers[0]
+
+
+def test_a_txt_with_tabs_in_its_texts_is_read_as_lines(make, tmp_path):
+    folder, path = make("classifier"), tmp_path / "texts.txt"
+    path.write_text("this\tis\nthe world\n", "utf-8")
+    succeed(call("sample", folder, file=path))
+    _, *lines = (folder / "answers.tsv").read_text("utf-8").splitlines()
+    assert len(lines) == 2
+
+
 @pytest.mark.parametrize("text, words, filled", [
     ("a house [MASK]", ".", "a house."), ("a [MASK] inédite .", "house", "a house inédite ."),
     ("d [MASK] une [MASK][MASK]", "' house !", "d'une house!"), ("l'[MASK] ", "house", "l'house"),
