@@ -23,7 +23,7 @@ from data import find_task
 from data.files import short_name
 from lab import load_run
 from lab.figures import save
-from lab.flags import main, require
+from lab.flags import Folder, RunFolders, Texts, main, require
 from lab.inside.attention import record
 from lab.inside.maps import check_number, draw_maps
 from lab.inside.means import head_means
@@ -42,13 +42,12 @@ TOY_TEXTS = [  # of words of the generated corpora
     "has proved that ambition is worth more than a cart of gold.",
 ]
 GAP_TEXT = "Stand with the [MASK] teachers."  # for threads and gaps
-Texts = UseAppendAction[list[tuple[str, ...]]]  # of each --text
 
 
 @dataclass
 class Flags:
-    runs: Positional[list[str]]  # run folders; several are drawn side by side
-    text: Texts = field(default_factory=list)  # one or more to draw
+    runs: Positional[RunFolders]  # run folders; several are drawn side by side
+    text: UseAppendAction[Texts] = field(default_factory=list)  # one or more to draw
     layer: int | None = None  # draw only this layer, counted from 1
     head: int | None = None  # draw only this head, counted from 1
     mean: bool = False  # draw the mean of each layer's heads
@@ -57,7 +56,7 @@ class Flags:
     html: bool = False  # also write a page per text or thread to explore heads in a browser
     save_weights: bool = False  # also write words and weights as .npz, one file per attention
     format: Literal["png", "pdf", "svg"] = "png"  # file format of the figures
-    out: str = ""  # folder of the figures; '': maps/ in the first run's folder
+    out: Folder = ""  # folder of the figures; '': maps/ in the first run's folder
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"  # where to compute
     threads: int = 0  # CPU threads; 0: 1 for models up to 128 wide, else all cores
 

@@ -22,7 +22,7 @@ from data.labelled import by_seen
 from data.leaks import split_corpus, words_of
 from data.text import read_text
 from data.tokenizer import BOS, encode, train_tokenizer
-from lab.flags import main, require
+from lab.flags import Data, Folder, Split, main, require
 from lab.machine import code_hash, git_revision
 from lab.optim import perplexity
 from lab.predictions import Predictions
@@ -33,10 +33,10 @@ NEGATIONS = {"no", "not", "n't", "nobody", "nothing", "none", "never"}
 
 @dataclass
 class Flags:
-    data: str = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
-    out: str = ""  # folder; '': out/baselines-DATA, and the split if it is not full
+    data: Data = "toy"  # a named corpus, a .txt, a .tsv or .csv of labelled rows, or a folder
+    out: Folder = ""  # folder; '': out/baselines-DATA, and the split if it is not full
     order: int = 5  # longest n-gram; 5 predicts from four tokens
-    split: str = "full"  # test rows, as in train_classifier.py; n-grams are not affected
+    split: Split = "full"  # test rows, as in train_classifier.py; n-grams are not affected
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import tyro
+from tyro.conf import Positional
 
 from data.files import write_text
 from data.readers import TASK_NAMES
 from lab import tables
 from lab.figures import Panel, curves, save
-from lab.flags import main, require
+from lab.flags import Folder, RunFolders, main, require
 from lab.load import read_metrics
 from lab.rows import Row, group_runs, read_finished_run, shown_factor
 from lab.significance import compare_answers, compare_seeds, interval
@@ -62,8 +62,8 @@ MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, an
 
 @dataclass
 class Flags:
-    runs: tyro.conf.Positional[list[str]]  # run folders, also of baselines.py, in table order
-    out: str = "out/compare"  # folder of the tables and figures; older ones are replaced
+    runs: Positional[RunFolders]  # run folders, also of baselines.py, in table order
+    out: Folder = "out/compare"  # folder of the tables and figures; older ones are replaced
     labels: str = ""  # one name per row, joined by commas; '': flags that differ, or folders
     intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 

@@ -27,19 +27,17 @@ from data.readers import first_cells
 from data.tables import find_columns, parse_names, read_rows
 from data.tokenizer import append_word, is_word_level
 from lab import load_run
-from lab.flags import Group, main, require
+from lab.flags import File, Group, RunFolder, Texts, main, require
 from lab.load import read_config
 from lab.machine import set_up_device
 from lab.predictions import write_predictions, write_rows
 
-Texts = UseAppendAction[list[tuple[str, ...]]]  # of each --text
-
 
 @dataclass
 class Flags(Group):
-    run: Positional[str]  # run folder of a training script
-    text: Texts = field(default_factory=list)  # one or more to answer
-    file: str = ""  # more texts, one per line, or a table of rows; -: standard input
+    run: Positional[RunFolder]  # run folder of a training script
+    text: UseAppendAction[Texts] = field(default_factory=list)  # one or more to answer
+    file: File = ""  # more texts, one per line, or a table of rows; -: standard input
     tokens: int = 40  # write at most this many tokens
     samples: int = 3  # continuations or translations to draw
     temperature: float = 0.8  # below 1: more likely words; 0: the most likely

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import tyro
+from tyro.conf import Positional
 
 from data.files import UserError
 from data.leaks import read_hashes, write_hashes
 from data.tokenizer import frame
-from lab.flags import main
+from lab.flags import Folder, RunFolder, main
 from lab.load import read_run
 from nets.build import Options
 from nets.roberta import FIXED, NAMES, OURS, import_transformers, paired_layers, rename_tokens
@@ -28,8 +28,8 @@ FREE = (*NAMES, "vocab_size", "block_size", "alibi", "mask_id")
 
 @dataclass
 class Flags:
-    run: tyro.conf.Positional[str]  # run folder of train_mlm.py
-    out: str = ""  # folder to write; '': roberta/ in the run folder
+    run: Positional[RunFolder]  # run folder of train_mlm.py
+    out: Folder = ""  # folder to write; '': roberta/ in the run folder
 
 
 def export(flags):

@@ -1,11 +1,14 @@
 """Flags: tyro makes the command line of a script from its dataclass `Flags`. A field is a flag, the
-comment behind it the help. What all training scripts share is here; the rest is in the scripts."""
+comment behind it the help, and a comment on a line of its own begins a group of --help. What all
+training scripts share is here; the rest is in the scripts."""
 
 import contextlib
 import dataclasses
 import errno
+import inspect
 import math
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -33,9 +36,23 @@ RopeScale = Literal[ROPE_SCALES]
 # Types of flags that --help shows by what they take
 Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
 Folder = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
+File = Annotated[str, tyro.conf.arg(metavar="FILE")]
 RunFolder = Annotated[str, tyro.conf.arg(metavar="RUN")]
+RunFolders = Annotated[list[str], tyro.conf.arg(metavar="RUN [RUN ...]")]
+Texts = Annotated[list[tuple[str, ...]], tyro.conf.arg(metavar="TEXT [TEXT ...]")]
 Numbers = Annotated[str, tyro.conf.arg(metavar="N,N,...")]
 Split = Annotated[str, tyro.conf.arg(metavar="full|clean|I/N")]
+METAVARS = {  # of other flags, by type
+    int: "N",
+    float: "NUMBER",
+    str: "TEXT",
+    int | None: "N",
+    float | None: "NUMBER",
+    str | None: "TEXT",
+    tuple[int, ...]: "N [N ...]",
+    tyro.conf.Positional[list[str]]: "TEXT [TEXT ...]",
+    tyro.conf.Positional[tuple[str, ...]]: "TEXT [TEXT ...]",
+}
 
 # Limits of flags by name; other numbers are at least 0
 AT_LEAST = {
@@ -108,7 +125,7 @@ class CommonFlags(Group):
     compile: bool = False  # compile the blocks: takes half a minute, speeds up steps on a GPU
     accumulate: int = 1  # parts into which a batch is split, to save memory
 
-    # Variants of the position encodings and of attention
+    # Positions and attention: variants
     alibi: AlibiForm = "offset"  # form of ALiBi in an encoder
     rope_share: float = 1.0  # share of each head's channels that rotary positions turn
     rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
@@ -202,12 +219,44 @@ def parse(flags_class, script, description):
     defaults = {}
     if issubclass(flags_class, CommonFlags):
         defaults = find_defaults(flags_class, typed, module_of(script))
+    options = {"prog": command_of(module_of(script)), "description": ""}
     if {"-h", "--help"} & set(sys.argv[1:]):
         print(wrap(description))  # tyro would join its lines
-    options = {"prog": command_of(module_of(script)), "description": ""}
-    if defaults:
+        flags_class = in_groups(flags_class, defaults)
+    elif defaults:
         options["default"] = flags_class(**defaults)
     return tyro.cli(flags_class, **options)
+
+
+def in_groups(flags_class, defaults):
+    """Return a dataclass of the same flags for --help: a group of flags is a dataclass in it, as
+    tyro wants it, named by the first word of the comment above. defaults: see `find_defaults`."""
+    fields = {field.name: field for field in dataclasses.fields(flags_class)}
+    groups = {"": []}  # name: [(name, type, field)]; "" for flags without a group
+    for part in flags_class.__mro__[:-1]:  # the script's own flags first
+        group = ""
+        for line in inspect.getsource(part).splitlines():
+            heading = re.match(r"    # (\w+)", line)
+            flag = re.fullmatch(r"    (\w+): .+?(?:  # (.+))?", line)
+            if heading:
+                group = heading[1].lower()
+            elif flag and flag[1] in fields:
+                field = fields.pop(flag[1])
+                shown = tyro.conf.arg(
+                    help=flag[2], prefix_name=False, metavar=METAVARS.get(field.type)
+                )
+                default = dataclasses.field(
+                    default=defaults.get(field.name, field.default),
+                    default_factory=field.default_factory,
+                )
+                members = groups.setdefault(group, [])
+                members.append((field.name, Annotated[field.type, shown], default))
+    members = groups.pop("")
+    for name, flags in groups.items():
+        kind = dataclasses.make_dataclass(name, flags, kw_only=True)
+        default = dataclasses.field(default_factory=kind)
+        members.append((f"group_{name}", Annotated[kind, tyro.conf.arg(name=name)], default))
+    return dataclasses.make_dataclass("Flags", members, kw_only=True)
 
 
 def wrap(text):

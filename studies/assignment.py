@@ -17,7 +17,7 @@ import jinja2
 
 import data
 from data.files import write_text
-from lab.flags import main
+from lab.flags import Data, Folder, main
 from model import POSITIONS
 from studies.sweep import Job, SweepFlags, options, run_all
 
@@ -31,8 +31,8 @@ ENCODER += options(init_std=0.05, dropout=0, lr=2e-3, warmup=40, steps=400)
 
 @dataclass
 class Flags(SweepFlags):
-    data: str = "speeches"  # corpus, as in the training scripts
-    out: str = "out/assignment"  # folder of all runs, figures and the report
+    data: Data = "speeches"  # corpus, as in the training scripts
+    out: Folder = "out/assignment"  # folder of all runs, figures and the report
     seeds: int = 1  # seeds of each run
     mlm_steps: int = 500  # steps of pretraining, 0.5 s each; 0: no frozen encoders
     split: Literal["full", "clean"] = "full"  # clean: train classifiers on no test sentence

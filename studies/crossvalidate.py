@@ -18,7 +18,7 @@ from data import name_of
 from data.labelled import load_labelled
 from data.leaks import make_fold
 from lab import tables
-from lab.flags import main, require
+from lab.flags import Data, Folder, main, require
 from lab.predictions import read_predictions
 from studies.sweep import Job, SweepFlags, finish, options, run_all
 
@@ -47,13 +47,13 @@ RECIPES = {
 
 @dataclass
 class Flags(SweepFlags):
-    data: str = "speeches"  # corpus, as in the training scripts
+    data: Data = "speeches"  # corpus, as in the training scripts
     folds: int = 5  # number of folds, each tested once
     recipes: str = ",".join(RECIPES)  # recipes to compare, joined by commas
     pos: str = "alibi"  # position encoding of every encoder
     mlm: str = ""  # more flags for train_mlm.py: --mlm="--steps 500"
     seeds: int = 1  # seeds of each training; the folds are always the same
-    out: str = ""  # folder of all runs; '': out/crossvalidate-DATA
+    out: Folder = ""  # folder of all runs; '': out/crossvalidate-DATA
 
 
 def crossvalidate(flags):

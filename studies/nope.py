@@ -15,7 +15,7 @@ from typing import Literal
 
 import data
 from data.files import write_text
-from lab.flags import main, require
+from lab.flags import Data, Folder, main, require
 from model import POSITIONS
 from studies.sweep import Job, SweepFlags, options, run_all
 
@@ -59,11 +59,11 @@ REPORT = (  # heading, table
 
 @dataclass
 class Flags(SweepFlags):
-    data: str = "toy"  # corpus, as in the training scripts
+    data: Data = "toy"  # corpus, as in the training scripts
     size: Literal["quick", "laptop", "full"] = "laptop"  # minutes; an hour; a night, or a GPU
     seeds: int = 3  # seeds of NoPE and of learned positions
     seeds_beside: int = 1  # seeds of all other models
-    out: str = "out/study-nope"  # folder of all runs, figures and the report
+    out: Folder = "out/study-nope"  # folder of all runs, figures and the report
 
 
 def study(flags):

@@ -19,7 +19,7 @@ import numpy as np
 from data.files import read_json
 from data.tasks import TASKS
 from lab import figures, tables
-from lab.flags import main
+from lab.flags import Data, Folder, main
 from lab.rows import read_finished_run
 from model import POSITIONS
 from nets.build import Options, check_options
@@ -54,11 +54,11 @@ STRETCHED = ("linear", "ntk", "yarn")  # values of --rope-scale, of rotary model
 
 @dataclass
 class Flags(SweepFlags):
-    data: str = "toy"  # corpus of the perplexity and of the masked models
-    long: str = ""  # corpus of the perplexity by length and of the probe; '': --data
+    data: Data = "toy"  # corpus of the perplexity and of the masked models
+    long: Data = ""  # corpus of the perplexity by length and of the probe; '': --data
     size: Literal["quick", "laptop"] = "laptop"  # ten minutes; two hours
     seeds: int = 3  # seeds of every row
-    out: str = "out/study-positions"  # folder of all runs, tables and the figure
+    out: Folder = "out/study-positions"  # folder of all runs, tables and the figure
 
 
 def study(flags):

@@ -22,20 +22,32 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
-import tyro
+from tyro.conf import Positional, arg
 
 from data import find_task, load
 from data.files import UserError, hash_of, read_json, sha256, short_name, write_json
-from lab.flags import CommonFlags, main, model_config, parse, require, spelled, whole_numbers
+from lab.flags import (
+    CommonFlags,
+    Folder,
+    main,
+    model_config,
+    parse,
+    require,
+    spelled,
+    whole_numbers,
+)
 from lab.machine import ROOT, code_hash, command_of, module_of, path_of
 from lab.rows import read_finished_run
 from lab.run import INPUTS
 from model import POSITIONS
 
 INPUTS_LINE = "inputs: "  # begins the line of a log with `hash_inputs`
+
+Script = Annotated[str, arg(metavar="COMMAND")]
+Axes = Annotated[tuple[str, ...], arg(metavar="FLAG=VALUE,...")]
 
 
 @dataclass
@@ -47,9 +59,9 @@ class SweepFlags:
 
 @dataclass
 class Flags(SweepFlags):
-    command: tyro.conf.Positional[str] = ""  # the script and the flags that all runs have
-    axes: tyro.conf.Positional[tuple[str, ...]] = ()  # FLAG=VALUE,VALUE; of switches yes and no
-    out: str = "out/sweep"  # folder of all runs, the table and runs.csv
+    command: Positional[Script] = ""  # the script and the flags that all runs have
+    axes: Positional[Axes] = ()  # FLAG=VALUE,VALUE; of switches yes and no
+    out: Folder = "out/sweep"  # folder of all runs, the table and runs.csv
 
 
 class Job(NamedTuple):

@@ -13,6 +13,7 @@ import pytest
 from helpers import ROOT, TINY, call, fails, succeed
 
 from lab import machine, tables
+from lab.flags import CommonFlags, in_groups, spelled
 
 
 @pytest.mark.parametrize("name", ["model", "data"])
@@ -141,6 +142,46 @@ def test_help_wraps_the_description_and_keeps_commands(script, monkeypatch):
     assert max(map(len, prose)) <= 70 and "\n\n\n" not in printed
     command = f"python -m {script}" if "." in script else f"python {script}.py"
     assert lines[usage].startswith(f"usage: {command} [-h]")
+
+
+WITH_FLAGS = [*dict(SCRIPTS), "train_mlm", "train_classifier", "sample", "compare", "bench"]
+WITH_FLAGS += ["attention_maps", "beyond.export", "course.check", "course.grade", "studies.sweep"]
+GROUPS = "data model training evaluation run machine positions".split()
+
+
+@pytest.mark.parametrize("width", ["80", "100"])
+@pytest.mark.parametrize("script", WITH_FLAGS)
+def test_help_has_all_flags_in_groups_and_says_what_their_values_are(script, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    _, _, printed = succeed(call(script, "--help")).out.partition("usage: ")
+    flags = importlib.import_module(script).Flags
+    for field in dataclasses.fields(flags):
+        if "Positional" not in str(field.type):
+            assert re.search(rf"^\W*{spelled(field.name)}[ ,]", printed, re.M), field.name
+    assert not re.search(r"\b(INT|STR|FLOAT)\b", printed)
+    if issubclass(flags, CommonFlags):
+        groups = re.findall(r"^\W*(\w+) options\W*$", printed, re.M)
+        known = [name for name in GROUPS if name in groups]
+        assert [name for name in groups if name in GROUPS] == known
+        assert len(known) >= len(GROUPS) - 2  # classifiers have a body and a head
+        machine = printed.partition("machine options")[2].partition("positions options")[0]
+        assert "--device {" in machine and "--lr" not in machine
+
+
+@dataclasses.dataclass
+class Edited:
+    """A student's flags."""
+
+    # Model
+    width: int = 3
+    bias: bool = True  # of layers
+
+
+def test_help_has_the_defaults_of_a_task_and_flags_without_a_comment():
+    printed = succeed(call("train_lm", "--data", "copy", "--help")).out
+    assert "blocks (default: 3)" in printed and "(default: copy)" in printed
+    shown = in_groups(Edited, {"width": 5})().group_model
+    assert dataclasses.asdict(shown) == {"width": 5, "bias": True}
 
 
 def test_no_default_is_told_twice():
