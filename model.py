@@ -357,17 +357,21 @@ class Transformer(nn.Module):
 
     def start(self, idx, mask=None, at=None, extra=None):
         """Return the embeddings (B, T, C) and the Where that all blocks read. at (S,) or (B, S):
-        positions of the keys, the last T of them those of the tokens idx; None: 0, 1, 2, ...
+        positions of the keys, the last T of them those of the tokens idx; None: see `number`.
         extra (B, T, C): added to the token vectors."""
         T = idx.size(1)
         if at is None:
-            at = torch.arange(T, device=idx.device)
+            at = self.number(idx, mask)
         i = at[..., -T:]  # of the queries
         x = self.positions.embed(self.token_vectors(idx), i)  # place 1
         if extra is not None:
             x = x + extra
         x = self.dropout(self.embedding_norm(x))
         return x, Where(self.positions, i, at, self.bias(self.positions, i, at, mask))
+
+    def number(self, idx, mask):
+        """idx (B, T) -> the positions of its tokens, (T,) or (B, T). Here they are 0, 1, 2, ..."""
+        return torch.arange(idx.size(1), device=idx.device)
 
     def token_vectors(self, idx):
         """idx (B, T) -> (B, T, C), without positions."""

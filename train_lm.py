@@ -25,6 +25,7 @@ from lab import dist
 from lab.figures import BEST, Panel, curves, name_positions, save
 from lab.flags import (
     Activation,
+    Body,
     CommonFlags,
     Data,
     Numbers,
@@ -54,8 +55,10 @@ class Flags(CommonFlags):
     valid: float = 0.0  # share of the lines held out to choose the best step
     split: Split = "full"  # clean: train without the test rows' sentences; i/n: without part i
     length: int = 16  # tasks: train on prompts of up to this length, test on up to 4 times as much
+    couple: bool = False  # tasks: what is copied or added has the same position (copy, add)
 
     # Model
+    body: Body = "transformer"  # or an LSTM, which knows the order without positions
     pos: Position = "learned"  # position encoding; rope: rotary, nope: none
     n_layer: int = 4  # number of blocks
     n_head: int = 2  # attention heads per block
@@ -100,7 +103,11 @@ class Flags(CommonFlags):
         super().__post_init__()
         require(self.eval_stride <= self.block_size, "--eval-stride: at most --block-size")
         require(self.drop_words + self.swap_words < 1, "--drop-words, --swap-words: sum below 1")
+        fits = self.body == "transformer" or self.pos == "nope"
+        require(fits, f"--pos {self.pos}: an {self.body} has no positions; leave it out")
         task = find_task(self.data, self.length)
+        can_couple = task and task.restarts
+        require(can_couple or not self.couple, "--couple: only for --data copy or add")
         if task:
             for name in task.text_flags:
                 problem = f"{spelled(name)}: --data {self.data} is a task; leave it out"
@@ -112,7 +119,10 @@ class Flags(CommonFlags):
     @classmethod
     def other_defaults(cls, typed):
         task = find_task(typed.get("data"), typed.get("length"))
-        return task.defaults() if task else {}
+        defaults = task.defaults() if task else {}
+        if typed.get("body") == "lstm":
+            defaults["pos"] = "nope"
+        return defaults
 
 
 def train(flags):

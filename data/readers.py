@@ -31,7 +31,7 @@ MODULES = pkgutil.iter_modules([str(Path(__file__).parent / "corpora")])
 NAMES = tuple(module.name.replace("_", "-") for module in MODULES)
 
 # The names in data.tasks.TASKS
-TASK_NAMES = ("copy", "reverse", "recall", "flipflop", "count", "sort")
+TASK_NAMES = ("copy", "reverse", "recall", "flipflop", "count", "sort", "add", "parity")
 
 
 def load(name, flag="--data"):

@@ -27,6 +27,7 @@ class Task:
 
     symbols = ascii_lowercase  # of the vocabulary, beside the =
     end = 1  # where the = stands, counted from the prompt's end
+    restarts = ""  # symbols at which --couple begins to count again; none: it makes no sense
     length = 16  # of the longest training prompts
     tests = (1, 1.5, 2, 4)  # lengths of the test prompts, over that of the longest training ones
     flags = dict(n_layer=3, steps=1000, batch_size=32)  # defaults of train_lm.py
@@ -119,6 +120,7 @@ class Task:
 class Copy(Task):
     """`a b c = a b c`: for an induction head, or one that looks back by the prompt's length."""
 
+    restarts = "="
     flags = dict(n_layer=3, steps=2000, batch_size=32)
 
     def answer(self, prompt):
@@ -210,4 +212,35 @@ class Sort(Task):
         return sorted(prompt[:-1])
 
 
-TASKS = {task.__name__.lower(): task for task in (Copy, Reverse, Recall, FlipFlop, Count, Sort)}
+class Add(Task):
+    """`2 1 + 4 3 = 6 4 0`: 12 + 34 = 046, the last digit first, as one adds by hand. Length counts
+    the digits of each number; the sum has one more. Digits of the same place value belong
+    together."""
+
+    symbols = digits + "+"
+    restarts = "+="
+    length = 8
+    flags = dict(n_layer=3, steps=2000, batch_size=64)
+
+    def prompt(self, n, rng):
+        return [*rng.choices(digits, k=n), "+", *rng.choices(digits, k=n), "="]
+
+    def answer(self, prompt):
+        plus = prompt.index("+")
+        first = int("".join(prompt[:plus][::-1]))
+        second = int("".join(prompt[plus + 1 : -1][::-1]))
+        n = max(plus, len(prompt) - plus - 2)  # digits of the longer number
+        return list(f"{first + second:0{n + 1}}"[::-1])
+
+
+class Parity(Task):
+    """`1 0 1 1 = 1`: 1 if the ones are an odd number. Every symbol counts, wherever it stands."""
+
+    symbols = "01"
+
+    def answer(self, prompt):
+        return [str(prompt.count("1") % 2)]
+
+
+ALL = (Copy, Reverse, Recall, FlipFlop, Count, Sort, Add, Parity)
+TASKS = {task.__name__.lower(): task for task in ALL}

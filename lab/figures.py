@@ -21,6 +21,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from model import POSITIONS
+from nets.build import Options
 
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
 FEW_SEEDS = 5  # fewer are drawn as points, without a band
@@ -45,6 +46,10 @@ FALLBACK_FONTS = (  # of Linux, Windows and macOS, for letters that matplotlib's
 )
 # Options that change what the positions are, and that `name_positions` names
 POSITION_OPTIONS = (
+    "alibi_heads",
+    "hard_alibi",
+    "rope_share",
+    "rope_speeds",
     "rope_scale",
     "nope_every",
     "random_positions",
@@ -112,13 +117,21 @@ def save(figure, path):
 
 def name_positions(config):
     """Return the positions of a Config or of flags: "learned positions", "ALiBi, window 8"."""
+    if getattr(config, "body", "") == "lstm":
+        return "LSTM"
     name = POSITIONS[config.pos].label
     if name.islower():  # not a name of its own, as ALiBi is
         name += " positions"
     for option in POSITION_OPTIONS:
-        value = getattr(config, option, 0)
-        if value not in (0, "none"):
-            name += f", {option.replace('_', ' ')} {value}"
+        default = getattr(Options, option)
+        value = getattr(config, option, default)
+        if value == default:
+            continue
+        name += f", {option.replace('_', ' ')}"
+        if value is not True:
+            name += f" {value}"
+    if getattr(config, "restart_ids", ()):
+        name += ", coupled"
     return name
 
 

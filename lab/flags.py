@@ -24,7 +24,7 @@ import lab.dist as dist
 from data.files import UserError, printable, read_json
 from lab.machine import command_of, module_of
 from model import ACTIVATIONS, HEADS, POSITIONS, ConfigError
-from nets.build import ALIBI_FORMS, ROPE_SCALES, Options, check_options
+from nets.build import ALIBI_FORMS, BODIES, NORMS, ROPE_SCALES, ROPE_SPEEDS, Options, check_options
 
 # Types of flags that choose by name
 Position = Literal[tuple(POSITIONS)]
@@ -32,6 +32,9 @@ Activation = Literal[tuple(ACTIVATIONS)]
 Head = Literal[tuple(HEADS)]
 AlibiForm = Literal[ALIBI_FORMS]
 RopeScale = Literal[ROPE_SCALES]
+RopeSpeeds = Literal[ROPE_SPEEDS]
+Norm = Literal[NORMS]
+Body = Literal[BODIES]
 
 # Types of flags that --help shows by what they take
 Data = Annotated[str, tyro.conf.arg(metavar="DATA")]
@@ -127,7 +130,10 @@ class CommonFlags(Group):
 
     # Positions and attention: variants
     alibi: AlibiForm = "offset"  # form of ALiBi in an encoder
+    alibi_heads: int = 0  # ALiBi on so many heads, the others without positions; 0: on all
+    hard_alibi: bool = False  # head h of --alibi-heads sees the last h tokens, without a penalty
     rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_speeds: RopeSpeeds = "all"  # of these channels; fastest: the slow ones stay (p-RoPE)
     rope_base: float = 10000.0  # base of the rotary angles; a larger one turns more slowly
     rope_scale: RopeScale = "none"  # how rotary positions are adapted to longer texts
     rope_factor: float = 1.0  # how many times --block-size the texts of --rope-scale are long
@@ -138,6 +144,12 @@ class CommonFlags(Group):
     attn_block: int = 0  # attend only within blocks of this many positions; 0: everywhere
     global_tokens: int = 0  # with --window or --attn-block: these first tokens see and are seen
     random_keys: int = 0  # with --window or --attn-block: about this many random keys per block
+    sinks: bool = False  # a trained number per head takes part in the softmax's sum, without value
+
+    # What makes training work, taken away
+    residual: bool = True  # add the output of each sublayer to its input
+    norm: Norm = "layer"  # none: without layer norms
+    scale: bool = True  # divide scores by the square root of the head's width
 
     def __post_init__(self):
         require(not self.resume or self.out, "--resume: name the run with --out RUN")
@@ -146,6 +158,10 @@ class CommonFlags(Group):
         scaled = self.rope_scale != "none"
         longer = self.rope_factor != 1
         require(scaled == longer, "--rope-scale, --rope-factor: give both, like yarn and 4")
+        fits = self.pos == "alibi" and self.alibi_heads > 0
+        require(fits or not self.hard_alibi, "--hard-alibi: needs --pos alibi --alibi-heads N")
+        fits = self.pos == "alibi" or not self.alibi_heads
+        require(fits, "--alibi-heads: needs --pos alibi")
         is_local = self.window > 0 or self.attn_block > 0
         if self.global_tokens or self.random_keys:
             problem = "--global-tokens, --random-keys: need --window or --attn-block"

@@ -132,7 +132,10 @@ class Run:
     def default_folder(self, name):
         """Return the folder of a run without --out: out/lm-speeches-alibi-0."""
         flags = self.flags
-        parts = [name, name_of(flags.data), flags.pos, str(flags.seed)]
+        positions = flags.pos
+        if getattr(flags, "body", "transformer") != "transformer":
+            positions = flags.body
+        parts = [name, name_of(flags.data), positions, str(flags.seed)]
         split = getattr(flags, "split", "full")
         if split != "full":
             parts.append(split.replace("/", "-of-"))

@@ -33,7 +33,11 @@ def train_task(flags, script):
     vocab_size = task.tokenizer.get_vocab_size()
 
     # Model
-    config = model_config(flags, source, causal=True, vocab_size=vocab_size)
+    restart_ids = []
+    if flags.couple:
+        restart_ids = [task.tokenizer.token_to_id(symbol) for symbol in task.restarts]
+    sizes = dict(vocab_size=vocab_size, restart_ids=restart_ids)
+    config = model_config(flags, source, causal=True, **sizes)
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     run = Run(
         flags,

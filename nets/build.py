@@ -39,6 +39,9 @@ from nets.relative import AddContent, ContentBias, OneSided, PadValues  # adds t
 
 ALIBI_FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
 ROPE_SCALES = ("none", "linear", "ntk", "yarn")  # see nets/rotary.py
+ROPE_SPEEDS = ("all", "fastest")  # see nets/rotary.py
+BODIES = ("transformer", "lstm")
+NORMS = ("layer", "none")
 CORE = (NoPE, Attention, Block, Transformer, LanguageModel)  # what an option may extend
 MANY_WORDS = 7000  # above, the loss in chunks (nets/loss.py) is faster on a CPU too
 
@@ -47,7 +50,16 @@ MANY_WORDS = 7000  # above, the loss in chunks (nets/loss.py) is faster on a CPU
 class Options(Config):
     """The architecture of model.py and all options beside it. Raises ConfigError."""
 
+    body: str = "transformer"  # or lstm, in the place of a decoder
+    residual: bool = True  # add a sublayer's output to its input
+    norm: str = "layer"  # or none: without layer norms
+    scale: bool = True  # divide scores by the square root of the head's width
+    sinks: bool = False  # a trained number per head takes part in the softmax's sum
+    restart_ids: tuple = ()  # tokens at which positions begin again at 0
+    alibi_heads: int = 0  # ALiBi on the first heads alone, the others without positions; 0: all
+    hard_alibi: bool = False  # these heads see a few tokens, in place of a penalty
     rope_share: float = 1.0  # share of each head's channels that rotary positions turn
+    rope_speeds: str = "all"  # of these channels: all, or the fastest ones (p-RoPE)
     rope_scale: str = "none"  # how to adapt rotary positions to longer texts, one of ROPE_SCALES
     rope_factor: float = 1.0  # how many times as long as block_size these texts are
     nope_every: int = 0  # every n-th block attends without rotations and biases; 0: none
@@ -65,10 +77,17 @@ class Options(Config):
 
     def __post_init__(self):
         super().__post_init__()
+        self.restart_ids = tuple(self.restart_ids)  # a list in config.json
         if self.alibi not in ALIBI_FORMS:
             raise ConfigError(f"alibi must be one of {', '.join(ALIBI_FORMS)}")
         if self.rope_scale not in ROPE_SCALES:
             raise ConfigError(f"rope_scale must be one of {', '.join(ROPE_SCALES)}")
+        if self.rope_speeds not in ROPE_SPEEDS:
+            raise ConfigError(f"rope_speeds must be one of {', '.join(ROPE_SPEEDS)}")
+        if self.body not in BODIES:
+            raise ConfigError(f"body must be one of {', '.join(BODIES)}")
+        if self.norm not in NORMS:
+            raise ConfigError(f"norm must be one of {', '.join(NORMS)}")
 
 
 def build_model(kind, options, device="cpu", **parts):
@@ -93,7 +112,13 @@ def build_decoders(options, device, members=1):
     """Return a causal language model, or an ensemble of several."""
     models = []
     for _ in range(members):
-        models.append(build_lm(build_body(options, causal=True, device=device), device))
+        if options.body == "lstm":
+            from nets.recurrent import Recurrent
+
+            body = Recurrent(options)
+        else:
+            body = build_body(options, causal=True, device=device)
+        models.append(build_lm(body, device))
     if members == 1:
         return models[0]
     from nets.ensemble import Ensemble
@@ -172,24 +197,33 @@ def build_body(config, causal, device="cpu", cross=False, extensions=()):
         body = combine(body, NopeEvery)
     positions = choose_positions(config, causal)
     attention = choose_attention(config, causal, device)
-    if attention is Attention and not cross and not config.nope_every:
-        return body(config, positions)  # with the blocks of model.py
     cross_attention = None
     if cross:
         cross_attention = choose_cross_attention(config, device)
-    classes = {"attention": attention, "cross_attention": cross_attention}
-    return body(config, positions, partial(make_optional_block, **classes))
+    if attention is Attention and not (cross or config.nope_every) and config.residual:
+        model = body(config, positions)  # with the blocks of model.py
+    else:
+        classes = {"attention": attention, "cross_attention": cross_attention}
+        model = body(config, positions, partial(make_optional_block, **classes))
+    if config.norm == "none":
+        from nets.ablations import remove_norms
+
+        remove_norms(model)
+    return model
 
 
 def needs_kernels(config, device):
-    """Return whether attention without a table of biases is faster."""
-    return config.kernels and (is_gpu(device) or config.block_size > LONG)
+    """Return whether attention without a table of biases is faster, and possible."""
+    is_faster = is_gpu(device) or config.block_size > LONG
+    return config.kernels and is_faster and not config.sinks
 
 
 def check_options(config, causal):
     """Raise ConfigError for Options that a decoder (causal) or an encoder cannot have."""
     with torch.device("meta"):  # without memory for weights
         choose_positions(config, causal)(config, causal)  # encodings check what they need
+    if config.log_scale and not config.scale:
+        raise ConfigError("log_scale: scales the queries, so it needs scale")
     if config.log_scale and not causal:
         raise ConfigError("log_scale: counts the keys before a query, so it needs a decoder")
 
@@ -219,6 +253,10 @@ def choose_body(config, causal, device):
         from nets.longer import RandomPositions
 
         body = combine(body, RandomPositions)
+    if config.restart_ids:
+        from nets.coupled import Coupled
+
+        body = combine(body, Coupled)
     return body
 
 
@@ -226,6 +264,10 @@ def choose_positions(config, causal):
     """Return the class of the position encoding."""
     if config.pos == "alibi" and config.alibi == "one-sided" and not causal:
         return OneSided
+    if config.pos == "alibi" and config.alibi_heads:
+        from nets.alibi import FewHeads, HardALiBi
+
+        return HardALiBi if config.hard_alibi else FewHeads
     if config.pos == "rope" and (config.rope_share != 1 or config.rope_scale != "none"):
         from nets.rotary import ScaledRotary
 
@@ -255,6 +297,14 @@ def choose_attention(config, causal, device):
         from nets.longer import LogScale
 
         attention = combine(attention, LogScale)
+    if config.sinks:
+        from nets.sinks import Sinks
+
+        attention = combine(attention, Sinks)
+    if not config.scale:
+        from nets.ablations import NoScale
+
+        attention = combine(attention, NoScale)
     return attention
 
 
@@ -283,6 +333,10 @@ def make_optional_block(config, layer, attention, cross_attention):
         from nets.longer import NopeBlock
 
         block = combine(block, NopeBlock)
+    if not config.residual:
+        from nets.ablations import NoResidual
+
+        block = combine(block, NoResidual)
     return block(config, *parts)
 
 

@@ -21,9 +21,11 @@ class CachedReader:
         if self.idx is not None:
             idx = torch.cat([self.idx, idx], dim=1)
         self.idx = idx
-        if self.body.config.random_positions:  # all positions change with the length: read anew
+        config = self.body.config
+        if config.random_positions or config.body == "lstm":
+            # All positions change with the length, or there are no keys to keep: read anew
             return self.body(idx, **inputs)[:, -n:]
-        at = torch.arange(idx.size(1), device=idx.device)
+        at = self.body.number(idx, mask=None)
         with ExitStack() as stack:
             for block in self.body.blocks:
                 stack.enter_context(remember(block.attention, self.past))

@@ -43,7 +43,7 @@ class ChooseKernel:
 
     def start(self, idx, mask=None, at=None, **inputs):
         # Kernels take a token's index for its position, and T keys for T queries
-        self.counts_from_0 = at is None
+        self.counts_from_0 = at is None and type(self).number is Transformer.number
         return super().start(idx, mask, at=at, **inputs)
 
     def bias(self, positions, i, j, mask):

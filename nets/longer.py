@@ -52,12 +52,10 @@ class NopeBlock:
 
 
 class RandomPositions:
-    """Replaces Transformer.start: positions that `spread` draws, unless others are given."""
+    """Replaces Transformer.number: positions that `spread` draws."""
 
-    def start(self, idx, mask=None, at=None, **inputs):
-        if at is None:
-            at = spread(idx, mask, self.config.random_positions, self.training)
-        return super().start(idx, mask, at=at, **inputs)
+    def number(self, idx, mask):
+        return spread(idx, mask, self.config.random_positions, self.training)
 
 
 class LongLearned(Learned):

@@ -8,8 +8,13 @@ from model import ConfigError, Rotary, position_angles
 
 
 class ScaledRotary(Rotary):
-    """rope_share below 1 leaves the last channels of a head as they are. To read texts s =
-    rope_factor times as long as block_size, rope_scale changes the angles:
+    """rope_share below 1 leaves some channels of a head as they are. Of rope_speeds
+
+    all      the first channels turn, at all speeds (GPT-NeoX)
+    fastest  the pairs turn that are the fastest of a whole head, at the same speeds as there; the
+             slow ones, whose angles only long texts make large, stay (p-RoPE, Barbero et al. 2025)
+
+    To read texts s = rope_factor times as long as block_size, rope_scale changes the angles:
 
     linear  i / s in place of i (Chen et al. 2023)
     ntk     base * s^(D / (D - 2)) in place of the base: only the slowest pair of channels gets s
@@ -24,13 +29,19 @@ class ScaledRotary(Rotary):
         self.factor = config.rope_factor
         self.block_size = config.block_size
         self.n_turned = 2 * round(config.rope_share * self.D / 2)  # channels of a head
+        self.keeps_fastest = config.rope_speeds == "fastest"
+        if self.keeps_fastest and self.scale != "none":
+            raise ConfigError("rope_speeds=fastest: not with rope_scale")
         least = 4 if self.scale == "ntk" else 2
         if not least <= self.n_turned <= self.D:
             raise ConfigError(f"rope_share must be of {least} to {self.D} channels of a head")
 
     def angles(self, i):
-        """Return the angles (..., n_turned / 2) of positions i."""
+        """Return the angles (..., n_turned / 2) of positions i; of the fastest (..., D/2)."""
         n, s = self.n_turned, self.factor
+        if self.keeps_fastest:
+            turned = torch.arange(self.D // 2, device=i.device) < n // 2
+            return position_angles(i, self.D, self.base) * turned
         if self.scale == "ntk":
             return position_angles(i, n, self.base * s ** (n / (n - 2)))
         angles = position_angles(i, n, self.base)
@@ -63,7 +74,7 @@ class ScaledRotary(Rotary):
         if self.scale == "yarn":
             q = q * (0.1 * math.log(self.factor) + 1) ** 2
         n = self.n_turned
-        if n == self.D:
+        if n == self.D or self.keeps_fastest:
             return super().turn(q, k, i, j)
         turned_q, turned_k = super().turn(q[..., :n], k[..., :n], i, j)
         q = torch.cat([turned_q, q[..., n:]], dim=-1)  # (B, H, T, D)

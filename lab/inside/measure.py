@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from data.files import UserError
 from model import Transformer
 
 
@@ -23,7 +24,9 @@ def halves(body):
 
 def attentions(body):
     """Return all attentions of a body, [(part, layer counted from 1, Attention)]. part: encoder,
-    decoder or cross; "" if the body is one Transformer."""
+    decoder or cross; "" if the body is one Transformer. Raises UserError for a body without any."""
+    if body.config.body == "lstm":
+        raise UserError("an LSTM has no attention to look at; give a run without --body lstm")
     if not hasattr(body, "decoder"):
         return [("", layer, block.attention) for layer, block in enumerate(body.blocks, 1)]
     rows = []

@@ -36,9 +36,23 @@ def recall(shown, last):
     return [values[last]]
 
 
+def add(shown, last):
+    plus = shown.index("+")
+    total = sum(int("".join(reversed(part))) for part in (shown[:plus], shown[plus + 1 :]))
+    return list(reversed(str(total).zfill(plus + 1)))
+
+
+def parity(shown, last):
+    odd = False
+    for symbol in shown:
+        odd = odd != (symbol == "1")
+    return ["1" if odd else "0"]
+
+
 DEFINED = dict(copy=lambda shown, last: shown, reverse=lambda shown, last: [*reversed(shown)])
-DEFINED |= dict(sort=sort, count=count, flipflop=flipflop, recall=recall)
+DEFINED |= dict(sort=sort, count=count, flipflop=flipflop, recall=recall, add=add, parity=parity)
 SIZES = dict(count=lambda n: n + 2, flipflop=lambda n: 2 * n, recall=lambda n: 2 * n)  # before =
+SIZES |= dict(add=lambda n: 2 * n + 1)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -21,6 +21,8 @@ OPTIONS = [
 ]
 CASES = list(product(POSITIONS, OPTIONS, (True, False)))
 CASES.append(("rope", dict(rope_share=0.5), True))
+CASES.append(("learned", dict(restart_ids=(7, 9)), True))
+CASES.append(("alibi", dict(restart_ids=(7,), sinks=True, scale=False), True))
 CASES.append(("rope", dict(rope_scale="yarn", rope_factor=2.0), True))
 
 
