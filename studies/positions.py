@@ -30,6 +30,11 @@ ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
     "rotary, a quarter": dict(pos="rope", rope_share=0.25),
     "rotary and NoPE": dict(pos="rope", nope_every=2),
     "NoPE, log-scaled": dict(pos="nope", log_scale=True),
+    "LSTM": dict(body="lstm", n_layer=2, n_embd=128),
+    # On tasks that say which symbols belong together
+    "rotary, coupled": dict(pos="rope", couple=True),
+    "sinusoidal, coupled": dict(pos="sinusoidal", couple=True),
+    "learned, coupled": dict(pos="learned", couple=True),
 }
 # tasks, lm, long, masked: flags of their runs; those of tasks are their own. on: of the second
 # training of the table of stretched and dropped positions
@@ -80,16 +85,22 @@ def make_jobs(flags, size, out):
     for label, row in ROWS.items():
         name = slug(label)
         for task, task_flags in size["tasks"].items():
-            words = options(data=task, **row, **task_flags)
+            if "couple" in row and not TASKS[task].restarts:
+                continue
+            words = options(data=task, **(task_flags | row))
             first += of_all_seeds(f"{task}-{name}", "train_lm", words, flags.seeds)
-        words = options(data=flags.data, **row, **size["lm"])
+        if "couple" in row:
+            continue
+        words = options(data=flags.data, **(size["lm"] | row))
         first += of_all_seeds(f"lm-{name}", "train_lm", words, flags.seeds)
-        words = options(**row, **long)
-        if not POSITIONS[row["pos"]].ends or "random_positions" in row:
+        words = options(**(long | row))
+        if "pos" not in row or not POSITIONS[row["pos"]].ends or "random_positions" in row:
             words += options(eval_block=longer)
         first += of_all_seeds(f"long-{name}", "train_lm", words, flags.seeds)
+        if "body" in row:
+            continue  # there is no encoder, and no blocks to probe
         if is_for_encoders(row):
-            words = options(data=flags.data, **row, **size["masked"])
+            words = options(data=flags.data, **(size["masked"] | row))
             first += of_all_seeds(f"masked-{name}", "train_mlm", words, flags.seeds)
         runs = [out / f"long-{name}-{seed}" for seed in range(flags.seeds)]
         words = [*runs, *options(layers=size["long"]["n_layer"], blocks=600, steps=600)]
@@ -164,7 +175,7 @@ def collect(out, size, seeds):
     factor = 1 / np.mean(seconds["learned"])
     parameters = read_column(out, seeds, "lm", "parameters", 1 / 1000)
     groups["beside"] = {
-        "probe": {label: read_probes(out, label) for label in ROWS},
+        "probe": read_probes(out),
         "time": read_column(out, seeds, "lm", "cpu_seconds", factor),
         "parameters (1,000)": {label: values[:1] for label, values in parameters.items()},
     }
@@ -194,12 +205,15 @@ def read_column(out, seeds, kind, number, factor=1):
     return column
 
 
-def read_probes(out, label):
-    """Return the errors of a row's probes of the last layer, one per seed."""
-    rows = read_json(out / f"probe-{slug(label)}" / "result.json")["runs"].values()
-    errors = []
-    for runs in rows:
-        errors += [run["probe"]["trained"][-1] for run in runs]
+def read_probes(out):
+    """Return {label of a row: errors of its probes of the last layer, one per seed}."""
+    errors = {}
+    for label in ROWS:
+        path = out / f"probe-{slug(label)}" / "result.json"
+        if path.exists():
+            errors[label] = []
+            for runs in read_json(path)["runs"].values():
+                errors[label] += [run["probe"]["trained"][-1] for run in runs]
     return errors
 
 

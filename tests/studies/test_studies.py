@@ -69,7 +69,7 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
 
 @pytest.mark.slow
 def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
-    labels = "learned", "rotary", "FIRE", "learned, random"
+    labels = "learned", "rotary", "FIRE", "learned, random", "LSTM", "rotary, coupled"
     monkeypatch.setattr(positions, "ROWS", {label: positions.ROWS[label] for label in labels})
     shape = dict(n_layer=1, n_head=2, n_embd=16, n_ffn=20, steps=2)
     tiny = dict(tasks=dict(copy=dict(length=2, steps=2)), lm=shape, masked=shape)
@@ -78,7 +78,7 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     started = jobs_here({"train_mlm": ("--valid", "0.2"), "studies.probe": ("--batch-size", 8)})
     flags = dict(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path))
     positions.study(positions.Flags(**flags))
-    assert len(started) == 2 * (4 * 4 - 1 + 5) + 4
+    assert len(started) == 2 * (4 * 4 - 1 + 3 + 1 + 5) + 4  # the LSTM has no encoder
 
     def row(table, label):
         (line,) = [s for s in read(tmp_path / f"{table}.md").splitlines() if f"| {label} " in s]
