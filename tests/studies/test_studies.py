@@ -5,11 +5,11 @@ import math
 import statistics
 
 import pytest
-from helpers import SIZE, call, fails, succeed
+from helpers import SIZE, TINY, call, fails, succeed
 
 from data.files import UserError
 from lab.predictions import FILE, write_predictions
-from studies import clap, crossvalidate, nope, positions
+from studies import clap, crossvalidate, nope, positions, recurrence
 
 
 def read(path):
@@ -166,3 +166,22 @@ def test_the_average_of_runs_is_that_of_log_probabilities(tmp_path):
     write_predictions(tmp_path / "b" / FILE, ["y"], [[0.6, 0.4]], ["one", "two"], [0], [True])
     with pytest.raises(UserError, match="b: has other test rows; leave it out"):
         crossvalidate.accuracy(folders)
+
+
+def test_recurrence_measures_reach_and_time(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(recurrence, "LENGTHS", (8, 12, 16))
+    runs = []
+    for pos in ("lstm", "learned"):
+        flags = {"body": "lstm"} if pos == "lstm" else {"pos": pos}
+        succeed(call("train_lm", *TINY, data=corpus, out=tmp_path / pos, **flags))
+        runs.append(str(tmp_path / pos))
+    recurrence.study(recurrence.Flags(runs, blocks=20))
+    result = read_json(tmp_path / "recurrence" / "result.json")
+    for distances, shares in result["gradients"].values():
+        assert distances == list(range(12)) and shares[0] == 1
+        assert min(shares) > 0
+    _, shares = result["gradients"]["LSTM"]
+    assert shares[11] < shares[1] / 10  # an LSTM hardly reaches what is far
+    lengths, _ = result["seconds"]["learned positions"]
+    assert lengths == [8, 12]  # where the table ends
+    assert (tmp_path / "recurrence" / "recurrence.png").stat().st_size > 5000
