@@ -1,6 +1,7 @@
-"""An encoder-decoder: fill gaps in a text (span corruption), or translate sentence pairs.
+"""An encoder-decoder: fill gaps in a text, write the second half of a line, or translate.
 
-    python -m beyond.train_seq2seq --data speeches
+    python -m beyond.train_seq2seq --data speeches                      span corruption
+    python -m beyond.train_seq2seq --data speeches --task prefix        prefix LM
     python -m beyond.train_seq2seq --task translate --data pairs/
 
     text      Thank you for inviting me to your party last week .
@@ -66,7 +67,7 @@ TOKENIZERS = dict(zh="zh", ja="char", ko="char", th="char")  # BLEU's, where wor
 class Flags(CommonFlags):
     # Data
     data: Data = "toy"  # a named corpus, a .txt or a folder; to translate, a folder of pairs or toy
-    task: Literal["infill", "translate"] = "infill"  # span corruption, or sentence pairs
+    task: Literal["infill", "prefix", "translate"] = "infill"  # gaps, second halves, or pairs
     tokenizer: Literal["word", "bpe"] = "word"  # word level, or byte-level BPE
     vocab_size: int = 0  # 0: every word of the training text, or 4000 BPE pieces
     valid: float = 0.05  # share held out to choose the best step
@@ -123,6 +124,8 @@ def train(flags):
     # Data: texts that get other gaps at every step, or pairs
     if flags.task == "infill":
         examples = read_texts(flags)
+    elif flags.task == "prefix":
+        examples = read_halves(flags)
     else:
         remedy = 'pip install -e ".[beyond]"'
         require(find_spec("sacrebleu"), f"--task translate: BLEU needs sacrebleu; {remedy}")
@@ -133,7 +136,7 @@ def train(flags):
     config = model_config(flags, vocab_size=examples.tokenizer.get_vocab_size())
     device = set_up_device(flags.device, flags.threads, flags.seed, config.n_embd)
     texts = Corpus(examples.name, examples.texts)
-    name = "translate" if flags.task == "translate" else "seq2seq"  # of the folder
+    name = "seq2seq" if flags.task == "infill" else flags.task  # of the folder
     run = Run(
         flags,
         script=__file__,
@@ -250,6 +253,27 @@ def read_texts(flags):
         require(not has_sentinel, problem)
         sets[name] = [(ids,) for ids in pieces]
     return Examples(text.name, tokenizer, texts, lines, sets, first)
+
+
+def read_halves(flags):
+    """Return the lines of a text as Examples of a prefix LM (Raffel et al. 2020, section 3.2): the
+    encoder reads the first half of a line, the decoder writes the second. Lines of one word have
+    no halves, so they are left out."""
+    text = load(flags.data)
+    require(text.lines, f"--data {flags.data}: holds no running text; see --task translate")
+    train, valid = hold_out(text.lines, flags.valid, name=flags.data)
+    lines = {"train": train, "valid": valid} | text.tests
+    texts = text.texts(valid)
+    tokenizer = train_tokenizer(flags.tokenizer, texts, flags.vocab_size)
+    sets = {}
+    for name, part in lines.items():
+        pieces, _ = sentences(tokenizer, part, flags.block_size, split=True)
+        sets[name] = []
+        for ids in pieces:  # [BOS] and a line
+            half = (len(ids) + 1) // 2
+            if half > 1:
+                sets[name].append((ids[:half], torch.cat([ids[half:], torch.tensor([EOS])])))
+    return Examples(text.name, tokenizer, texts, lines, sets, tokenizer.get_vocab_size())
 
 
 def read_pairs(flags):

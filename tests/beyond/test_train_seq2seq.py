@@ -59,6 +59,21 @@ def test_perplexity_of_infilling_is_that_by_hand(finished, corpus):
     assert {"perplexity/valid", "perplexity/two"} <= read_metrics(folder)[-1].keys()
 
 
+def test_perplexity_of_a_prefix_model_is_that_of_second_halves(corpus, tmp_path):
+    flags = dict(task="prefix", data=corpus, steps=4, valid=0.2, out=tmp_path / "run")
+    succeed(call("beyond.train_seq2seq", *SIZE, **flags))
+    loaded, result = read_run(tmp_path / "run"), read_result(tmp_path / "run")
+    nats = []
+    for ids in encode(loaded.tokenizer, read_lines(corpus / "test_LM_one.txt")):
+        half = len(ids) // 2  # of 8 words, which fit in a block
+        source, target = [BOS, *ids[:half]], [*ids[half:], EOS]
+        nats += losses_by_hand(loaded.model, source, target)
+    assert result["tokens/one"] == len(nats) > 50
+    expected = math.exp(sum(nats) / len(nats))
+    assert result["perplexity/one"] == pytest.approx(expected, rel=1e-4)
+    succeed(call("sample", tmp_path / "run", text="we want peace", tokens=4))
+
+
 def test_translation_learns_and_its_numbers_are_those_by_hand(pairs, tmp_path):
     learn = "--steps 300 --eval-every 300 --lr 0.01 --warmup 10 --dropout 0".split()
     argv = ["--task", "translate", "--data", pairs, "--pos", "rope", *SIZE, *learn]

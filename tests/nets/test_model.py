@@ -10,8 +10,32 @@ from torch import nn
 
 from lab.machine import compile_blocks
 from model import HEADS, Config, Decoder, Encoder, LanguageModel
-from nets.build import Options, build_model
+from nets.build import Options, build_body, build_model
 from nets.classifier import read_states
+
+# ---------------------------------------------------------------------------- sizes
+
+BERT = dict(vocab_size=30522, block_size=512, norm_first=False, n_segment=2)
+PUBLISHED = {  # parameters of the bodies, without the pooler and the heads
+    "BERT base": (BERT | dict(n_layer=12, n_head=12, n_embd=768), False, 108_891_648),
+    "BERT large": (BERT | dict(n_layer=24, n_head=16, n_embd=1024), False, 334_092_288),
+    "GPT-2 small": (dict(vocab_size=50257, block_size=1024), True, 124_439_808),
+    "GPT-2 XL": (
+        dict(vocab_size=50257, block_size=1024, n_layer=48, n_head=25, n_embd=1600),
+        True,
+        1_557_611_200,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_config_of_published_numbers_has_the_published_number_of_parameters(name):
+    sizes, causal, expected = PUBLISHED[name]
+    options = Options(**dict(n_layer=12, n_head=12, n_embd=768) | sizes)
+    with torch.device("meta"):  # without memory for weights
+        body = build_body(options, causal)
+    assert sum(p.numel() for p in body.parameters()) == expected
+
 
 # ---------------------------------------------------------------------------- heads
 

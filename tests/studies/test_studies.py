@@ -9,7 +9,7 @@ from helpers import SIZE, TINY, call, fails, succeed
 
 from data.files import UserError
 from lab.predictions import FILE, write_predictions
-from studies import clap, crossvalidate, nope, positions, recurrence
+from studies import clap, contextual, crossvalidate, nope, positions, recurrence
 
 
 def read(path):
@@ -185,3 +185,15 @@ def test_recurrence_measures_reach_and_time(corpus, tmp_path, monkeypatch):
     lengths, _ = result["seconds"]["learned positions"]
     assert lengths == [8, 12]  # where the table ends
     assert (tmp_path / "recurrence" / "recurrence.png").stat().st_size > 5000
+
+
+def test_a_word_is_compared_layer_by_layer(finished, capsys):
+    folder = finished("train_mlm", "--valid", "0.2", "--pos", "nope")
+    texts = ("we want peace today", "they love peace and hope")
+    contextual.compare_word(contextual.Flags(folder, "peace", texts))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "|" in line]
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["embedding", "1"]
+    assert "1.000" in lines[2]  # without positions, the word's own vector
+    assert "1.000" not in lines[3]
+    with pytest.raises(UserError, match="--word war: not a word of"):
+        contextual.compare_word(contextual.Flags(folder, "war", texts))
