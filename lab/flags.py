@@ -146,7 +146,7 @@ class CommonFlags(Group):
     random_keys: int = 0  # with --window or --attn-block: about this many random keys per block
     sinks: bool = False  # a trained number per head takes part in the softmax's sum, without value
 
-    # What makes training work, taken away
+    # Ablations: what makes training work, taken away
     residual: bool = True  # add the output of each sublayer to its input
     norm: Norm = "layer"  # none: without layer norms
     scale: bool = True  # divide scores by the square root of the head's width
