@@ -58,7 +58,7 @@ class Flags(CommonFlags):
     couple: bool = False  # tasks: what is copied or added has the same position (copy, add)
 
     # Model
-    body: Body = "transformer"  # or an LSTM, which knows the order without positions
+    body: Body = "transformer"  # a decoder, or an LSTM, which knows the order without positions
     pos: Position = "learned"  # position encoding; rope: rotary, nope: none
     n_layer: int = 4  # number of blocks
     n_head: int = 2  # attention heads per block
