@@ -1,8 +1,8 @@
 """Draw the lecture's two complaints about recurrent networks, beside attention.
 
     python train_lm.py --body lstm --n-layer 2 --n-embd 128 --lr 3e-3 --out out/recurrence/lstm
-    python train_lm.py --pos nope --n-layer 2 --n-embd 128 --out out/recurrence/nope
-    python -m studies.recurrence out/recurrence/lstm out/recurrence/nope
+    python train_lm.py --pos alibi --out out/recurrence/alibi
+    python -m studies.recurrence out/recurrence/lstm out/recurrence/alibi
 
 What is far is hard to reach: the gradient of the loss at the last token of a block, by the vector
 of each token before it, as a share of the gradient by the last one's own vector. And a recurrent
@@ -63,6 +63,7 @@ def study(flags):
     figure.axes[0].set_xlabel("tokens back")
     figure.axes[1].set_xlabel("tokens of a text (log scale)")
     figure.axes[1].set_xscale("log", base=2)
+    figure.axes[1].set_xticks(LENGTHS, LENGTHS)
     figures.save(figure, out / "recurrence.png")
     finish(out, {"gradients": gradients, "seconds": seconds})
 
