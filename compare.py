@@ -55,7 +55,7 @@ tests. Negative: the first is lower."""
 OTHER_SHAPES = """Rows with other numbers of parameters share the batches of a seed, but not its
 initial weights."""
 TESTS_HEADER = ["test", "first", "second", "seeds", "first against second", "p"]
-UNTESTED = "No difference is tested: it needs perplexities or accuracies of several, equal seeds."
+UNTESTED = "No difference is tested: it needs numbers that two rows have, of several, equal seeds."
 INTERVALS = "95% bootstrap intervals of means over seeds, for other test data: no test of rows."
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
 
@@ -97,7 +97,7 @@ def compare(flags):
     if is_task(rows):
         draw_lengths(out / "train-short-test-long", names_to_test(names, True), rows)
     elif len(lengths) > 1:
-        write_table(out / "train-short-test-long", lengths, rows, [], lengths[-1:])
+        write_table(out / "train-short-test-long", lengths, rows, [], lengths)
         draw_lengths(out / "train-short-test-long", lengths, rows)
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
@@ -203,10 +203,10 @@ def write_table(stem, names, rows, baselines, tested):
             parts.insert(0, "length")
         header.append(" ".join([METRICS[metric], *parts]))
     tests = []
-    if is_task(rows):  # a test for each length
+    if is_task(rows) or metric_of(names[0]) == "joint":  # a test for each length
         for name in tested:
             for test in compare_seeds(rows, [name]):
-                length = name.partition("/")[2]
+                length = re.split("[/@]", name)[1]
                 tests.append(replace(test, test=f"{test.test}, length {length}"))
     else:
         tests = compare_seeds(rows + baselines, tested)
@@ -237,6 +237,10 @@ def describe(names, rows, baselines):
         sentences.append(CLASSIFIERS)
     if is_task(rows):
         sentences.append(TASKS)
+    if metric_of(names[0]) == "joint":
+        has_gaps = any(not set(names) <= set(row.runs[0].result) for row in rows)
+        if has_gaps:
+            sentences.append("–: not measured at this length.")
     if values_differ(rows, "block_size"):
         sentences.append(OTHER_BLOCKS)
     return textwrap.fill(" ".join(sentences), 100)
@@ -247,7 +251,8 @@ def describe_numbers(names, rows):
     if metric_of(names[0]) == "joint":
         sizes = sorted({row.runs[0].config["flags"]["block_size"] for row in rows})
         trained = f"trained in blocks of {' or '.join(map(str, sizes))}"
-        return f"perplexity of all tokens of {joint_sets(rows)}, by length of the blocks; {trained}"
+        tokens = f"all tokens of {joint_sets(rows)} together"
+        return f"perplexity of {tokens}, by length of the blocks; {trained}"
     parts_of = {}  # heading: test sets
     for name in names:
         metric, _, part = name.partition("/")
@@ -264,7 +269,7 @@ def joint_sets(rows):
         kind, _, part = name.partition("/")
         if kind == "tokens" and part not in ("train", "valid"):
             names.append(part)
-    return " and ".join(names)
+    return ", ".join(names)
 
 
 def values_differ(rows, flag):
@@ -278,7 +283,8 @@ def describe_tests(rows, names, has_baseline):
     parts = ", ".join(re.split("[/@]", name, maxsplit=1)[1] for name in names)
     of_metric = {
         "perplexity": f"the mean log of the perplexities of {parts}",
-        "joint": f"the log of the perplexity of {joint_sets(rows)} in blocks of {parts} tokens",
+        "joint": f"the log of the perplexity of {joint_sets(rows)} together, "
+        "at each length that both rows have",
         "accuracy": f"the accuracy of {parts}",
     }
     if is_task(rows):

@@ -240,10 +240,13 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     assert rows[2][2:] == ["**30.0** ± 14.1", "20.00 ± 0.00", "**41.0** ± 1.4"]
     assert rows[3][2:] == ["40.0 ± 0.0", "25.00 ± 7.07", "60.0 ± 0.0"]
     assert rows[4][2:] == ["–", "**5.00**", "–"]  # trained with 64 tokens, and measured there
-    assert "-31.7 ± 2.4%" in text  # at 128 tokens, which both have
-    assert "perplexity of all tokens of ada and bruno" in text and "blocks of 32 or 64" in text
+    tests = [line.split("|")[1].strip() for line in text.splitlines() if "| paired t" in line]
+    assert tests == [f"paired t, length {n}" for n in (32, 64, 128)]
+    assert "-31.7 ± 2.4%" in text.split("paired t, length 128")[1]
     words = " ".join(text.split())
-    assert "of the log of the perplexity of ada and bruno in blocks of 128 tokens" in words
+    assert "perplexity of all tokens of ada, bruno together" in words
+    assert "blocks of 32 or 64" in words and "–: not measured at this length." in words
+    assert "the log of the perplexity of ada, bruno together, at each length that both" in words
     assert "have read other blocks" in words and "do not share batches" in words
     assert r"-31.7 $\pm$ 2.4\%" in written.with_name("train-short-test-long-tests.tex").read_text()
     (axis,) = make.drawn[written.absolute().relative_to(Path.cwd()).with_suffix(".png")].axes
@@ -254,6 +257,23 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     assert [text.get_text() for text in axis.get_xticklabels()] == ["32", "64", "128"]
     succeed(call("compare", "c"))
     assert not list(written.parent.glob("train-short*"))  # of the comparison before
+
+
+def test_rows_are_tested_at_the_lengths_that_both_have(make):
+    tokens = {"tokens/ada": 50}
+    for seed in (0, 1, 2):
+        short = tokens | {"perplexity/ada": 20 + seed}
+        make(f"a-{seed}", pos="alibi", seed=seed, result=short | {"perplexity/ada@128": 30})
+        make(f"b-{seed}", pos="learned", seed=seed, result=tokens | {"perplexity/ada": 30})
+        make(f"c-{seed}", pos="alibi", block_size=64, seed=seed, result=short)
+    folders = [f"{name}-{seed}" for name in "ab" for seed in (0, 1, 2)]
+    succeed(call("compare", *folders))
+    text = Path("out/compare/train-short-test-long.md").read_text("utf-8")
+    assert "No difference" not in text and text.count("paired t,") == 1
+    assert "| paired t, length 32 | ALiBi | learned | 0, 1, 2 |" in text
+    succeed(call("compare", *folders[:3], "c-0", "c-1", "c-2"))  # no length in common
+    text = Path("out/compare/train-short-test-long.md").read_text("utf-8")
+    assert "needs numbers that two rows have" in text
 
 
 def test_tasks_are_compared_by_the_length_of_their_prompts(make):
