@@ -105,14 +105,18 @@ def sweep(flags):
         jobs.append(Job(folder, module, words + shorter))
         runs[folder] = run
     if shortened:
-        print(f"note: no longer --eval-block than the positions of {', '.join(shortened)}")
+        reason = "lengths of --eval-block beyond the last position are left out"
+        print(f"note: {reason} for {', '.join(shortened)}")
     failures = run_stage(out, jobs, flags)
     folders = write_csv(out, runs, failures)
     if folders:
         comparison = Job("compare", "compare", folders)
         failures |= run_stage(out, [comparison], flags)
     if "compare" not in failures and folders:
-        print((out / "compare" / "compare.md").read_text(encoding="utf-8"))
+        for name in ("compare.md", "train-short-test-long.md"):
+            path = out / "compare" / name
+            if path.exists():
+                print(f"{path}:\n\n{path.read_text(encoding='utf-8')}")
     require_success(failures)
 
 

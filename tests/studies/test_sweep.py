@@ -128,7 +128,8 @@ def test_learned_positions_are_not_evaluated_beyond_their_end(corpus, tmp_path, 
     command = shlex.join(["train_lm.py", *map(str, words)])
     flags = sweep.Flags(command=command, axes=("pos=alibi,learned",), jobs=1, out=str(tmp_path))
     sweep.sweep(flags)
-    assert "no longer --eval-block than the positions of pos=learned\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "beyond the last position are left out for pos=learned\n" in printed
     with open(tmp_path / "runs.csv", encoding="utf-8") as file:
         alibi, learned = csv.DictReader(file)
     assert alibi["perplexity/one@24"] and learned["perplexity/one@6"]
@@ -136,6 +137,7 @@ def test_learned_positions_are_not_evaluated_beyond_their_end(corpus, tmp_path, 
     table = (tmp_path / "compare" / "train-short-test-long.md").read_text("utf-8")
     (row,) = [line for line in table.splitlines() if line.startswith("| learned")]
     assert row.split("|")[-2].strip() == "–"
+    assert table in printed and str(tmp_path / "compare" / "train-short-test-long.md") in printed
 
 
 def test_every_combination_runs_once_and_stands_in_the_tables(corpus, tmp_path, jobs_here, capsys):
