@@ -249,9 +249,8 @@ def describe(names, rows, baselines):
 def describe_numbers(names, rows):
     """Return what the columns of a table hold: "perplexity of ada, bruno; accuracy (%) of test"."""
     if metric_of(names[0]) == "joint":
-        sizes = sorted({row.runs[0].config["flags"]["block_size"] for row in rows})
-        trained = f"trained in blocks of {' or '.join(map(str, sizes))}"
         tokens = f"all tokens of {joint_sets(rows)} together"
+        trained = f"trained in blocks of {training_blocks(rows)}"
         return f"perplexity of {tokens}, by length of the blocks; {trained}"
     parts_of = {}  # heading: test sets
     for name in names:
@@ -270,6 +269,12 @@ def joint_sets(rows):
         if kind == "tokens" and part not in ("train", "valid"):
             names.append(part)
     return ", ".join(names)
+
+
+def training_blocks(rows):
+    """Return the lengths of the blocks of training: "32 or 64"."""
+    sizes = {row.runs[0].config["flags"]["block_size"] for row in rows}
+    return " or ".join(map(str, sorted(sizes)))
 
 
 def values_differ(rows, flag):
@@ -395,7 +400,8 @@ def draw_lengths(stem, names, rows):
         figure = curves([panel], f"length of the prompts; in training up to {flags['length']}")
     else:
         title = f"{run.settings['data']}: {joint_sets(rows)}"
-        figure = curves([Panel(title, "perplexity", lines, log=True)], "tokens per block")
+        xlabel = f"tokens per block; in training {training_blocks(rows)}"
+        figure = curves([Panel(title, "perplexity", lines, log=True)], xlabel)
     (axis,) = figure.axes
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(ticks), sorted(ticks))
