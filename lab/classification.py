@@ -11,7 +11,7 @@ from data.corpus import PAIR, sentences_of
 from data.files import printable
 from data.labelled import by_seen
 from data.tokenizer import EOS
-from lab.figures import Panel, curves, new_figure, save, styled
+from lab.figures import Panel, choose_ink, curves, new_figure, save, styled
 from lab.predictions import FILE, Predictions, write_rows, yes_or_no
 
 MOST_NUMBERS = 40  # classes whose names and numbers fit into a confusion matrix
@@ -148,10 +148,10 @@ def draw_confusion(counts, classes, title):
     size = (cell * n_class + 1.6, cell * n_class + 0.8)
     figure, axis = new_figure(figsize=size)
     shares = counts / counts.sum(1, keepdims=True).clip(min=1)
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    picture = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if is_small:
         for i, j in np.ndindex(n_class, n_class):
-            color = "w" if shares[i, j] > 0.5 else "k"  # readable on its cell
+            color = choose_ink(picture.to_rgba(shares[i, j]))
             axis.text(j, i, counts[i, j], ha="center", va="center", color=color, size=points)
     named = range(0, n_class, math.ceil(n_class / MOST_NUMBERS))  # every n-th class
     names = [printable(classes[i], 30) for i in named]

@@ -60,6 +60,17 @@ POSITION_OPTIONS = (
 )
 
 
+def choose_ink(color):
+    """Return black or white, whichever has more contrast with an RGB color (numbers from 0 to 1),
+    by the luminance of WCAG 2.2. The contrast is then at least 4.5."""
+    rgb = np.array(color[:3])
+    linear = np.where(rgb > 0.04045, ((rgb + 0.055) / 1.055) ** 2.4, rgb / 12.92)
+    luminance = linear @ (0.2126, 0.7152, 0.0722)
+    if luminance > 0.179:  # where both contrasts are the same
+        return "black"
+    return "white"
+
+
 @contextmanager
 def styled(grid=True):
     """Use STYLE in a `with` block or a decorated function, then restore matplotlib's settings. One

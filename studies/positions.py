@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from matplotlib import colormaps
 
 from data.files import read_json
 from data.tasks import TASKS
@@ -53,6 +54,7 @@ SIZES = {
         on=dict(steps=200, lr=3e-3)),
 }
 # fmt: on
+MOST_DARK = 1.1  # end of the heatmap's colors: the darkest is left out
 TIMES = 1, 2, 4, 8  # lengths of evaluation over that of training
 STRETCHED = ("linear", "ntk", "yarn")  # values of --rope-scale, of rotary models after training
 
@@ -280,10 +282,10 @@ def draw(groups):
                 darkness[y, x] = means[label] / 100
             else:  # twice the best perplexity is white
                 darkness[y, x] = max(0, 2 * min(means.values()) / means[label] - 1)
-            color = "white" if darkness[y, x] > 0.6 else "black"
+            color = figures.choose_ink(colormaps["Blues"](darkness[y, x] / MOST_DARK))
             text = f"{means[label]:.0f}"
             axis.text(x, y, text, ha="center", va="center", color=color, fontsize=7)
-    axis.imshow(darkness, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
+    axis.imshow(darkness, cmap="Blues", vmin=0, vmax=MOST_DARK, aspect="auto")
     axis.set_yticks(range(len(ROWS)), ROWS)
     axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
     axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True, labelsize=8)

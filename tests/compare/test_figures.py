@@ -103,6 +103,31 @@ def test_log_axes_have_a_few_plain_numbers(low, high):
     assert [float(text.replace(",", "")) for text in texts] == pytest.approx(ticks)
 
 
+def contrast(a, b):
+    """The contrast of two RGB colors, as WCAG 2.2 defines it."""
+
+    def luminance(color):
+        parts = [((x + 0.055) / 1.055) ** 2.4 if x > 0.04045 else x / 12.92 for x in color[:3]]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] + 0.05
+
+    brighter, darker = sorted([luminance(a), luminance(b)], reverse=True)
+    return brighter / darker
+
+
+def test_numbers_can_be_read_on_every_shade():
+    for shade in range(256):
+        color = matplotlib.colormaps["Blues"](shade)
+        ink = matplotlib.colors.to_rgb(figures.choose_ink(color))
+        assert contrast(ink, color) >= 4.5
+    counts = [[90, 10 * n, 0, 30 - n] for n in range(4)]
+    axis = draw_confusion(counts, list("abcd"), "t").axes[0]
+    (picture,) = axis.images
+    for text in axis.texts:
+        j, i = text.get_position()
+        color = picture.to_rgba(picture.get_array()[i, j])
+        assert contrast(matplotlib.colors.to_rgb(text.get_color()), color) >= 4.5
+
+
 def test_a_confusion_matrix_counts_the_right_rows_and_fits_on_a_page():
     few, many = (draw_confusion([[9] * n] * n, ["class"] * n, "t") for n in (3, 20))
     assert few.get_figwidth() == pytest.approx(4.0) and many.get_figwidth() < 8
