@@ -181,4 +181,4 @@ def tiny_model(body=Encoder, **options):
 def read_weights(body, idx, mask=None, **inputs):
     """Return the states h (B, T, C) of a Transformer, and each layer's weights (B, H, T, S)."""
     h, records = measure(body, {"idx": idx, "mask": mask} | inputs)
-    return h, [weights for weights, _, _ in records[""]]
+    return h, [record.weights for record in records[""]]

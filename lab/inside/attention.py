@@ -30,11 +30,16 @@ class AttentionView:
     title: str  # the text, or the comment of a thread
     inputs: dict  # what run.model.body reads: this text, or its whole thread
     words: list  # queries as they are shown: * after unknown ones, … at the end of a cut text
+    n_typed: int  # tokens of the queries' text before it was cut
     keys: list  # others than the words only in cross-attention
     checks: list  # of all texts of a call: {"check", "worst", "limit", "ok"}
     weights: np.ndarray
     content: np.ndarray  # q k^T / sqrt(D), without positions; -inf if not allowed
     position: np.ndarray | None  # what positions add to it: ALiBi's bias, what a rotation changes
+    turned: np.ndarray | None  # what of this comes from turning or scaling q and k
+    q: np.ndarray  # (n_layer, n_head, T, D), before positions enter
+    k: np.ndarray  # (n_layer, n_head, S, D)
+    lengths: np.ndarray  # of the value vectors, (n_layer, n_head, S)
     together: list = ()  # the views that share a page: of a text, or of all texts of a thread
 
     def __repr__(self):
@@ -46,6 +51,20 @@ class AttentionView:
         if self.part:
             return f"{self.run.describe()}, {PARTS[self.part]}"
         return self.run.describe()
+
+    @property
+    def length_note(self):
+        """Say that a text was longer than in training, or "": that it was cut, or read on."""
+        trained = self.run.block_size
+        n_read = len(self.words)
+        if n_read < self.n_typed:
+            note = f"cut to the first {n_read} of {self.n_typed} tokens"
+            if self.run.half.positions.ends:
+                note += ", where learned positions end"
+            return note
+        if n_read > trained:
+            return f"{n_read} tokens; in training, texts had up to {trained}"
+        return ""
 
     @cached_property
     def asked(self):
@@ -67,6 +86,8 @@ class AttentionView:
         columns = []
         for view in views:
             heading = [title or view.name]
+            if view.length_note:
+                heading.append(view.length_note)
             columns.append([(heading, view)])
         return draw_maps(columns, layer, head, mean, numbers)
 
@@ -96,7 +117,7 @@ def record(run, texts):
         arrays = stack_layers(records[part])
         if run.kind == "thread" and part == "cross":
             # The model reads the parent first; the post is shown first
-            arrays = Record(*[array.flip(-1) for array in arrays])
+            arrays = flip_keys(arrays)
         causal = False
         is_hidden = arrays.content == -math.inf  # by what the model adds to the scores
         if part != "cross":
@@ -110,7 +131,6 @@ def record(run, texts):
             title = texts[number]
             if run.kind == "thread":
                 title = texts[-1]
-            cells = np.s_[:, b, :, : len(words), : len(keys)]  # without padding: (L, H, T, S)
             views.append(
                 AttentionView(
                     run=run,
@@ -119,11 +139,10 @@ def record(run, texts):
                     title=title,
                     inputs=batch.alone[number],
                     words=words,
+                    n_typed=tokens.typed[b],
                     keys=keys,
                     checks=checks,
-                    weights=arrays.weights[cells].numpy(),
-                    content=arrays.content[cells].numpy(),
-                    position=none_if_zero(arrays.position[cells].numpy()),
+                    **arrays_of_text(arrays, b, len(words), len(keys)),
                 )
             )
     for view in views:
@@ -136,6 +155,32 @@ def record(run, texts):
 def stack_layers(records):
     """Return the Records of all layers as one, whose arrays are (L, B, H, T, S)."""
     return Record(*[torch.stack(arrays).cpu() for arrays in zip(*records)])
+
+
+def flip_keys(arrays):
+    """Return a Record with its keys in the opposite order."""
+    return arrays._replace(
+        weights=arrays.weights.flip(-1),
+        content=arrays.content.flip(-1),
+        position=arrays.position.flip(-1),
+        turned=arrays.turned.flip(-1),
+        k=arrays.k.flip(-2),
+        lengths=arrays.lengths.flip(-1),
+    )
+
+
+def arrays_of_text(arrays, b, T, S):
+    """Return the arrays of an AttentionView: those of text b in a Record, without its padding."""
+    cells = np.s_[:, b, :, :T, :S]
+    return {
+        "weights": arrays.weights[cells].numpy(),  # (L, H, T, S)
+        "content": arrays.content[cells].numpy(),
+        "position": none_if_zero(arrays.position[cells].numpy()),
+        "turned": none_if_zero(arrays.turned[cells].numpy()),
+        "q": arrays.q[:, b, :, :T].numpy(),  # (L, H, T, D)
+        "k": arrays.k[:, b, :, :S].numpy(),  # (L, H, S, D)
+        "lengths": arrays.lengths[:, b, :, :S].numpy(),  # (L, H, S)
+    }
 
 
 def none_if_zero(position):

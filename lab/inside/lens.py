@@ -5,6 +5,7 @@ for the class. A layer's answers are read from its states by the final norm and 
 layer followed: the logit lens (nostalgebraist 2020). See `switch_off` for heads.
 """
 
+from contextlib import ExitStack
 from functools import cached_property
 
 import torch
@@ -134,24 +135,35 @@ class Questions:
 
     @cached_property
     def heads(self):
-        """What each of N heads does: "heads", [(part, layer, head)] counted from 1, and of the
-        whole model, then without each head, "losses" in nats and likeliest "words" (1 + N, M).
-
-        Losses are those of the true words, or where unknown, of the whole model's own answers."""
+        """What each of N heads does: "heads", [(part, layer, head)] counted from 1, and what
+        `without` tells of each alone."""
         heads = []
-        logits = [self.answer()]  # each (M, V)
         no_ancestors = self.run.kind == "thread" and "texts" not in self.inputs
         for part, layer, attention in attentions(self.model.body):
             if no_ancestors and part != "decoder":
                 continue  # it reads nothing
             for head in range(1, attention.n_head + 1):
-                with switch_off(attention, head):
-                    logits.append(self.answer())
                 heads.append((part, layer, head))
+        return {"heads": heads, **self.without([head] for head in heads)}
+
+    def without(self, groups):
+        """Return of the whole model, then without each of N groups of heads, "losses" in nats and
+        likeliest "words" (1 + N, M). A head is (part, layer, head), counted from 1.
+
+        Losses are those of the true words, or where unknown, of the whole model's own answers."""
+        of_place = {}
+        for part, layer, attention in attentions(self.model.body):
+            of_place[part, layer] = attention
+        logits = [self.answer()]  # each (M, V)
+        for heads in groups:
+            with ExitStack() as stack:
+                for part, layer, head in heads:
+                    stack.enter_context(switch_off(of_place[part, layer], head))
+                logits.append(self.answer())
         words = torch.stack([x.argmax(-1) for x in logits])
         targets = torch.where(self.targets >= 0, self.targets, words[0])
         losses = torch.stack([F.cross_entropy(x, targets, reduction="none") for x in logits])
-        return {"heads": heads, "losses": losses.cpu(), "words": words.cpu()}
+        return {"losses": losses.cpu(), "words": words.cpu()}
 
 
 def true_words(ids):

@@ -57,5 +57,5 @@ def masked_blocks(run, lines):
         targets = torch.where(is_masked, ids, -100)
         blocks.append(Block(ids[places.squeeze(1)], inputs, targets))
     if n_unknown:
-        print(f"note: {n_unknown:,} unknown words are not predicted, so they are left out")
+        run.note(f"{n_unknown:,} unknown words are not predicted, so they are left out")
     return blocks

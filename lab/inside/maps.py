@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import PowerNorm
 
 from data.files import UserError
-from lab.figures import new_figure, styled
+from lab.figures import choose_ink, new_figure, styled
 
 GREY = "0.88"  # attention not allowed; a color that no map uses
 CELLS = {"aspect": "auto", "interpolation": "nearest"}
@@ -162,6 +162,7 @@ def draw_rows(figure, rows, view, left, top, pitch, numbers):
             axis = figure.add_axes([left + k * (width + GAP), top, width, height])
             draw_map(axis, shown)
             mark_second_sentence(axis, view.words)
+            mark_end_of_training(axis, view)
             name_tokens(axis.xaxis, view.keys, pitch, k >= n_below, "key", rotation=90)
             name_tokens(axis.yaxis, view.words, pitch, k == 0, "query")
             if numbers:
@@ -187,6 +188,15 @@ def mark_second_sentence(axis, words):
     place = words.index("[EOS]") + 0.5
     axis.axhline(place, color="0.4", linewidth=0.8)
     axis.axvline(place, color="0.4", linewidth=0.8)
+
+
+def mark_end_of_training(axis, view):
+    """Draw dashed lines where texts of training ended at the latest."""
+    trained = view.run.block_size
+    if len(view.words) > trained:
+        axis.axhline(trained - 0.5, color="0.4", linewidth=0.8, linestyle="--")
+    if len(view.keys) > trained:
+        axis.axvline(trained - 0.5, color="0.4", linewidth=0.8, linestyle="--")
 
 
 def name_tokens(axis, words, pitch, wanted, label, **style):
@@ -231,7 +241,7 @@ def write_numbers(axis, weights):
     for (t, s), weight in np.ndenumerate(weights):
         if np.isnan(weight):
             continue
-        color = "white" if shade(weight) > 0.63 else "black"
+        color = choose_ink(BLUES(shade(weight)))
         text = f"{weight:.2f}".removeprefix("0")
         axis.text(s, t, text, ha="center", va="center", color=color, fontsize=5.5)
 

@@ -104,7 +104,7 @@ def induction(run):
     twice = torch.stack(drawn).repeat(1, 2)  # (16, 2n)
     idx = F.pad(twice, (1, 0), value=BOS)  # (16, 1 + 2n)
     _, records = measure(run.model.body, {"idx": idx.to(run.device)})
-    layers = [weights.cpu() for weights, _, _ in records[""]]
+    layers = [record.weights.cpu() for record in records[""]]
     weights = torch.stack(layers)  # (L, 16, H, T, T)
     allowed = (weights > 0).float()
     equal = allowed / allowed.sum(-1, keepdim=True)

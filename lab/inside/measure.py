@@ -41,12 +41,16 @@ def attentions(body):
 
 # -------------------------------------------------------------------------- Weights and scores
 class Record(NamedTuple):
-    """What an attention computes in one call: arrays (B, H, T, S). Both kinds of scores are -inf
-    where attention is not allowed."""
+    """What an attention computes in one call. Both kinds of scores are -inf where attention is not
+    allowed."""
 
-    weights: torch.Tensor
-    content: torch.Tensor  # scores q k^T / sqrt(D), without positions
-    position: torch.Tensor  # what positions add to these scores
+    weights: torch.Tensor  # (B, H, T, S)
+    content: torch.Tensor  # scores q k^T / sqrt(D), without positions, (B, H, T, S)
+    position: torch.Tensor  # what positions add to these scores, (B, H, T, S)
+    turned: torch.Tensor  # the share of that from turning or scaling q and k, (B, H, T, S)
+    q: torch.Tensor  # (B, H, T, D), before positions enter
+    k: torch.Tensor  # (B, H, S, D)
+    lengths: torch.Tensor  # of the values, (B, H, S)
 
 
 def measure(body, inputs):
@@ -95,13 +99,13 @@ class Recorder:
         self.model_mix = attention.mix
         self.model_attend = attention.attend
         self.records = records
-        self.content = None  # scores of the current call, before positions enter
+        self.q_and_k = None  # of the current call, before positions enter
 
     def mix(self, q, k, v, where):
         scaled_q = q
         if hasattr(self.attention, "scale"):  # a LogScale
             scaled_q = self.attention.scale(q, k)
-        self.content = score(scaled_q, k)
+        self.q_and_k = scaled_q, k
         return self.model_mix(q, k, v, where)
 
     def attend(self, q, k, v, bias):
@@ -110,14 +114,16 @@ class Recorder:
         B, H, S, _ = v.shape
         identity = torch.eye(S, device=v.device, dtype=v.dtype).expand(B, H, S, S)
         weights = self.model_attend(q, k, identity, bias)  # (B, H, T, S)
-        content = self.content
-        if content is None:  # cross-attention has no positions and no `mix`
-            content = score(q, k)
-        position = score(q, k) - content
+        first_q, first_k = self.q_and_k or (q, k)  # cross-attention has no positions and no `mix`
+        content = score(first_q, first_k)
+        turned = score(q, k) - content
+        position = turned
         if bias is not None:
-            position = position + bias
+            position = turned + bias
         content = content.masked_fill(position == -math.inf, -math.inf)
-        self.records.append(Record(weights, content, position))
+        lengths = v.norm(dim=-1)  # (B, H, S)
+        record = Record(weights, content, position, turned, first_q, first_k, lengths)
+        self.records.append(record)
         return weights @ v
 
 

@@ -1,6 +1,7 @@
 """The attention page: one HTML file to explore the attention of one or two runs on a text.
 
 It is lab/inside/page.html with all its data, and loads nothing. Texts enter it escaped, or as JSON.
+In live mode (lab/inside/live.py) the page asks for its data, and may ask nobody else.
 """
 
 import base64
@@ -20,7 +21,6 @@ PARTS = {
     "decoder": "decoder self-attention",
     "cross": "cross-attention",
 }
-NAN_CODE = 65535  # of a weight that is not allowed
 
 
 class Page(str):
@@ -33,20 +33,23 @@ class Page(str):
 
 def page(views):
     """Return the Page of AttentionViews of one or two runs."""
+    runs = [maps_data(view) | answers_data(view) for view in views]
+    return render(views[0].title, runs)
+
+
+def render(title, runs, live=False):
+    """Return the Page of the data of runs, or with live=True one that asks for the data of a text,
+    its title."""
     environment = jinja2.Environment(autoescape=True)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    runs = [run_data(view) for view in views]
-    return Page(environment.from_string(template).render(title=views[0].title, runs=runs))
+    return Page(environment.from_string(template).render(title=title, runs=runs, live=live))
 
 
-def run_data(view):
-    """Return all that the page shows of the run of a view: its text or thread, in all parts."""
+def maps_data(view):
+    """Return what the page shows of the run of a view and its attentions: of a text or thread."""
     run = view.run
     encoding = run.half.positions
-    questions = view.asked
-    names = answer_names(run)
-    rows, truth = name_questions(view)
     return {
         "folder": run.folder.resolve().name,
         "model": run.describe(),
@@ -55,11 +58,21 @@ def run_data(view):
         "positions": encoding.label,
         "added": type(encoding).embed is not NoPE.embed,  # to the words, not to the scores
         "color": encoding.color,
+        "sinks": run.model.body.config.sinks,  # see nets/sinks.py
+        "trained": run.block_size,  # tokens of the longest text of training
         "parts": [part_data(shown) for shown in view.together],
+    }
+
+
+def answers_data(view):
+    """Return the answers of the run of a view: after each layer, and without each head."""
+    names = answer_names(view.run)
+    rows, truth = name_questions(view)
+    return {
         "rows": rows,
         "truth": truth,
-        "answers": to_lists(questions.layers, names),
-        "effects": to_lists(questions.heads, names),
+        "answers": to_lists(view.asked.layers, names),
+        "effects": to_lists(view.asked.heads, names),
     }
 
 
@@ -104,23 +117,30 @@ def to_lists(answers, names):
 
 
 def part_data(view):
-    """Return one attention of a run: its words, and maps of the weights and of both scores alone.
-    These are turned into weights, too."""
-    weights = view.shown()
-    maps = {"both": encode_map(weights, unit=10_000)}
-    if view.position is not None:
-        for name, scores in (("content", view.content), ("position", view.position)):
-            shares = torch.from_numpy(scores).softmax(-1).numpy()
-            shares = np.where(np.isnan(weights), np.nan, shares)
-            maps[name] = encode_map(shares, unit=1000)
+    """Return one attention of a run: its words, and its arrays as `encode_numbers` writes them. Its
+    scores are content + turned + bias, of which the last two may be missing."""
     name = PARTS[view.part]
     if view.part == "encoder" and view.run.kind == "thread":
         name += f" of text {view.number + 1}"
-    return {"part": view.part, "name": name, "queries": view.words, "keys": view.keys, "maps": maps}
+    arrays = {"weights": view.shown(), "content": view.content}
+    arrays |= {"q": view.q, "k": view.k, "lengths": view.lengths}
+    bias = view.position
+    if view.turned is not None:
+        arrays["turned"] = view.turned
+        bias = view.position - view.turned
+    if bias is not None and np.nan_to_num(bias, neginf=0).any():
+        arrays["bias"] = bias
+    return {
+        "part": view.part,
+        "name": name,
+        "note": view.length_note,
+        "queries": view.words,
+        "keys": view.keys,
+        "maps": {key: encode_numbers(array) for key, array in arrays.items()},
+    }
 
 
-def encode_map(weights, unit):
-    """Return weights (L, H, T, S) as text: codes of 16 bits, where `unit` means 1."""
-    codes = np.where(np.isnan(weights), NAN_CODE, (weights * unit).round()).astype("<u2")
-    data = base64.b64encode(codes.tobytes()).decode()
-    return {"unit": unit, "shape": weights.shape, "data": data}
+def encode_numbers(array):
+    """Return the shape of an array, and its numbers as text: float32 in base64."""
+    data = base64.b64encode(array.astype("<f4").tobytes()).decode()
+    return {"shape": array.shape, "data": data}

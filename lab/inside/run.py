@@ -18,6 +18,7 @@ from data.tokenizer import MASK, token_strings
 from lab.figures import name_positions
 from lab.inside.attention import record
 from lab.inside.hooked import to_hooked
+from lab.inside.live import LivePage
 from lab.inside.losses import word_losses
 from lab.inside.maps import check_number
 from lab.inside.measure import attentions, switch_off
@@ -89,6 +90,10 @@ class OpenRun(LoadedRun):
             words.append(self.weights_of)
         return ", ".join(words)
 
+    def note(self, text):
+        """Print a note about how texts are read."""
+        print(f"note: {text}")
+
     def kind_name(self):
         return KIND_NAMES.get(self.kind, self.kind)
 
@@ -121,6 +126,14 @@ class OpenRun(LoadedRun):
         views = {view.part: view for view in record(self, listed)}  # the last of each part
         return views.get("", views)
 
+    def live(self, text="", beside=None):
+        """Return a `LivePage`, which a notebook shows: it reads what is typed into it. beside:
+        another run to compare with. In Python without a notebook, open its `address`."""
+        runs = [self]
+        if beside is not None:
+            runs.append(beside)
+        return LivePage(runs, text)
+
     @contextmanager
     def without_head(self, layer, head, part=""):
         """Switch off a head in a `with` block: zeros take the place of its output. Layers and heads
@@ -152,26 +165,29 @@ class OpenRun(LoadedRun):
         """Return the n likeliest next words, [(word, probability)], no special tokens. For causal
         models."""
         self.require_kind(["lm"], "continue a text", "train_lm.py")
-        (ids,), _ = encode_texts(self, [text.rstrip()], masked=False)
+        (ids,) = encode_texts(self, [text.rstrip()], masked=False).ids
         return self.best_words(next_logits(self, ids), n)
 
     def fill(self, *texts, n=10):
         """Return [(word, probability)], the n likeliest words, for each [MASK], as if the others
         stayed. For masked LMs and thread readers (the post, replies, and last the comment to fill).
         Of a masked LM, a list of texts gets a list."""
+        if self.kind == "mlm" and len(texts) == 1 and are_several(texts[0]):
+            return [self.fill(single, n=n) for single in list_texts(self, texts)]
+        return [self.best_words(logits, n) for logits in self.mask_logits(*texts)]
+
+    def mask_logits(self, *texts):
+        """Return the logits (M, V) of each [MASK], see `fill`."""
         self.require_kind(["mlm", "thread"], "fill a [MASK] with words", "train_mlm.py")
         *above, text = list_texts(self, texts)
-        if self.kind == "mlm" and len(texts) == 1 and are_several(texts[0]):
-            return [self.fill(single, n=n) for single in [*above, text]]
-        (ids,), _ = encode_texts(self, [text], masked=True)
+        (ids,) = encode_texts(self, [text], masked=True).ids
         inputs = {"idx": ids[None]}  # (1, T)
         if above:
             self.require_kind(["thread"], "read a post and replies", "beyond.train_context")
-            ancestors, _ = encode_texts(self, nearest_ancestors(self, above), cut=True)
-            inputs |= inputs_of_ancestors(self, ancestors)
+            nearest = nearest_ancestors(self, above)
+            inputs |= inputs_of_ancestors(self, encode_texts(self, nearest, self.block_size).ids)
         h = self.model.body(**inputs)[0]  # (T, C)
-        logits = self.model.head(h[ids == MASK])  # (M, V)
-        return [self.best_words(logits_of_mask, n) for logits_of_mask in logits]
+        return self.model.head(h[ids == MASK])
 
     def best_words(self, logits, n):
         """Return the n best words of logits (V,), [(word, probability)], named as in figures."""
@@ -188,7 +204,7 @@ class OpenRun(LoadedRun):
         scripts = "train_lm.py or beyond.train_seq2seq"
         self.require_kind(["lm", "seq2seq"], "write text", scripts)
         text = text.rstrip()
-        (ids,), _ = encode_texts(self, [text], masked=self.first_gap is not None)
+        (ids,) = encode_texts(self, [text], masked=self.first_gap is not None).ids
         if temperature == 0:
             n = 1
         samples = []
@@ -220,7 +236,7 @@ class OpenRun(LoadedRun):
         scripts = "train_lm.py or train_mlm.py"
         self.require_kind(["lm", "mlm"], "tell the loss of a text", scripts)
         lines = [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
-        ids, _ = encode_texts(self, lines)
+        ids = encode_texts(self, lines).ids
         if not lines or any(MASK in ids_of_line for ids_of_line in ids):
             raise UserError("losses: give a text of words, without [MASK]")
         return word_losses(self, lines)

@@ -16,6 +16,7 @@ from lab.predictions import read_predictions
 from nets.seq2seq import ancestor_inputs
 
 MOST_UNKNOWN = 30  # words that a note names
+MOST_READ = 256  # tokens of a map, where positions do not end
 
 
 class Encoded(NamedTuple):
@@ -23,6 +24,7 @@ class Encoded(NamedTuple):
 
     ids: list  # of each text a tensor (T,)
     words: list  # of each text a list of T tokens as they are shown
+    typed: list  # of each text the number of its tokens before it was cut
 
 
 def are_several(value):
@@ -69,30 +71,39 @@ def reads_pairs(run):
     return any(PAIR in text for text in read_predictions(run.folder).texts)
 
 
-def encode_texts(run, texts, cut=False, masked=None):
+def most_tokens(run):
+    """Return how many tokens of a text are looked at. Encodings without an end read on where
+    training ended; a classifier's texts are cut there, as in training."""
+    if run.half.positions.ends or run.kind == "classifier":
+        return run.block_size
+    return max(run.block_size, MOST_READ)
+
+
+def encode_texts(run, texts, most=None, masked=None):
     """Return the texts as Encoded.
 
     A star marks an unknown word, which is shown as it was typed; … ends a text that is cut to
-    --block-size. masked: whether texts, to be answered, must have a [MASK] or must not; None: they
+    `most` tokens. masked: whether texts, to be answered, must have a [MASK] or must not; None: they
     need no answer. Raises UserError for a text that the run cannot read."""
     n_framing = len(frame(run.tokenizer, []))  # [BOS], and for RoBERTa [EOS]
     room = run.block_size - n_framing
-    encoded = Encoded([], [])
+    encoded = Encoded([], [], [])
     all_unknown = []
     n_cut = 0
     for text in texts:
         encoding = run.tokenizer.encode(text, add_special_tokens=False)
         ids = encoding.ids
         check_text(run, text, ids, masked)
-        if masked is not None and not cut:
+        if masked is not None and most is None:
             check_length(run, text, ids, room)
+        encoded.typed.append(len(ids) + n_framing)
         words = token_strings(run.tokenizer, ids)
         for n, unknown in find_unknown(text, encoding).items():
             words[n] = unknown + "*"
             all_unknown.append(unknown)
-        if cut and len(ids) > room:
-            ids = ids[:room]
-            words = words[:room]
+        if most is not None and len(ids) > most - n_framing:
+            ids = ids[: most - n_framing]
+            words = words[: most - n_framing]
             words[-1] += " …"
             n_cut += 1
         words = ["[BOS]", *words]
@@ -101,9 +112,9 @@ def encode_texts(run, texts, cut=False, masked=None):
         encoded.ids.append(torch.tensor(frame(run.tokenizer, ids), device=run.device))
         encoded.words.append(words)
     if all_unknown:
-        note_unknown(all_unknown)
+        note_unknown(run, all_unknown)
     if n_cut:
-        print(f"note: {n_cut:,} of {len(texts):,} texts are cut to {run.block_size} tokens")
+        run.note(f"{n_cut:,} of {len(texts):,} texts are cut to {most} tokens")
     return encoded
 
 
@@ -117,12 +128,12 @@ def find_unknown(text, encoding):
     return unknown
 
 
-def note_unknown(words):
-    """Print a note of unknown words, the first of them if there are many."""
+def note_unknown(run, words):
+    """Note unknown words, the first of them if there are many."""
     named = words[:MOST_UNKNOWN]
     if len(words) > MOST_UNKNOWN:
         named.append("…")
-    print("note: unknown words, read as [UNK]:", *named)
+    run.note(f"unknown words, read as [UNK]: {' '.join(named)}")
 
 
 def check_text(run, text, ids, masked):
@@ -148,7 +159,7 @@ def check_length(run, text, ids, room):
 
 def padded_batches(run, texts):
     """Yield {"idx": (B, T), "mask": (B, T)} of texts, cut to --block-size as in training."""
-    ids, _ = encode_texts(run, texts, cut=True)
+    ids = encode_texts(run, texts, most=run.block_size).ids
     for start in range(0, len(ids), 256):
         idx, mask = batching.pad(ids[start : start + 256])
         yield batching.send_all({"idx": idx, "mask": mask}, run.device)

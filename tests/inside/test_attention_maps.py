@@ -161,7 +161,7 @@ def test_induction_is_the_weight_after_the_previous_occurrence(make, monkeypatch
             after = earlier[-1] + 1 if earlier else 0
             weights[b, 0, i, after] = 1  # an induction head
             weights[b, 1, i, i] = 1
-        return None, {"": [(weights, None, None)]}
+        return None, {"": [SimpleNamespace(weights=weights)]}
 
     body = SimpleNamespace(config=Config(vocab_size=12))
     stub = SimpleNamespace(model=SimpleNamespace(body=body), block_size=64, device="cpu")
@@ -174,6 +174,45 @@ def test_induction_is_the_weight_after_the_previous_occurrence(make, monkeypatch
     assert [row["induction"] for row in rows[:-1]] == induction(run)[0].flatten().tolist()
     equal = sum(1 / (i + 1) for i in range(6, 11)) / 5
     assert rows[-1]["induction"] == pytest.approx(equal, abs=1e-4)
+
+
+LONG_TEXTS = [  # of a run whose texts had up to 8 tokens: what is read, and what is told
+    ("lm", "alibi", 18, "18 tokens; in training, texts had up to 8"),
+    ("mlm", "rope", 18, "18 tokens; in training, texts had up to 8"),
+    ("lm", "learned", 8, "cut to the first 8 of 18 tokens, where learned positions end"),
+    ("classifier", "alibi", 8, "cut to the first 8 of 18 tokens"),  # as its training did
+]
+
+
+@pytest.mark.parametrize("kind, pos, n_read, note", LONG_TEXTS)
+def test_a_text_longer_than_in_training(make, figures_drawn, maps_of, kind, pos, n_read, note):
+    folder = make(kind, pos=pos, block_size=8, n_layer=1)
+    text = LONG.removesuffix(" today .")
+    succeed(call("attention_maps", folder, text=[text, SHORT]))
+    (_, figure), (_, short) = figures_drawn
+    assert maps_of(figure)["layer 1, head 1"].shape == (n_read, n_read)
+    assert figure.texts[0].get_text().replace("\n", " ").endswith(note)
+    assert "training" not in short.texts[0].get_text()
+    axis = next(axis for axis in figure.axes if axis.get_title())
+    dashed = [line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == "--"]
+    assert 7.5 in dashed if n_read > 8 else not dashed
+    view = load_run(folder).attention(text)
+    assert view.length_note == note and note in view.html()
+
+
+def test_a_very_long_text_is_cut_and_says_so(make):
+    view = load_run(make(pos="alibi")).attention("work " * 300)
+    assert view.length_note == "cut to the first 256 of 301 tokens"
+
+
+def test_numbers_can_be_read_in_every_cell(make):
+    figure = load_run(make(pos="alibi", init_std=1.0)).attention(SHORT).plot(numbers=True)
+    for axis in [axis for axis in figure.axes if axis.get_title()]:
+        (picture,) = axis.images
+        for text in axis.texts:
+            s, t = text.get_position()
+            color = picture.to_rgba(picture.get_array()[t, s])
+            assert text.get_color() == figures.choose_ink(color)
 
 
 def test_only_words_are_drawn_never_padding(make, figures_drawn, maps_of):
@@ -271,8 +310,8 @@ def test_a_thread_has_maps_of_ancestors_comment_and_between(make, figures_drawn)
 def test_cross_attention_to_ancestors_is_that_of_the_model(make):
     run = load_run(make("thread", build={"ancestor_positions": "learned"}))
     *_, cross = record(run, [POST, REPLY, COMMENT])
-    (idx,), _ = encode_texts(run, [COMMENT])
-    ancestors, _ = encode_texts(run, [REPLY, POST])
+    (idx,) = encode_texts(run, [COMMENT]).ids
+    ancestors = encode_texts(run, [REPLY, POST]).ids
     body = run.model.body
     states = [body.encoder(ids[None])[0].mean(0) for ids in ancestors]
     memory = (torch.stack(states) + body.distances.weight[:2])[None]  # the parent first
@@ -281,8 +320,9 @@ def test_cross_attention_to_ancestors_is_that_of_the_model(make):
         for block in body.decoder.blocks:
             stack.enter_context(recorded(block.cross_attention, records))
         body.decoder(idx[None], memory=memory)
-    for layer, (weights, _, _) in enumerate(records):
-        assert np.allclose(cross.weights[layer], weights[0].flip(-1), atol=1e-5)
+    for layer, record_of_layer in enumerate(records):
+        weights = record_of_layer.weights[0].flip(-1)
+        assert np.allclose(cross.weights[layer], weights, atol=1e-5)
 
 
 MISTAKES = [

@@ -172,7 +172,8 @@ def test_the_script_of_a_page_reads_weights_and_sorts_heads(make):
     data = re.findall(r'id="data">(.*?)</script>', page)[0]
     functions = re.findall(r"^function (?:unpack|sorted)\(.*?^}$", script, re.DOTALL | re.MULTILINE)
     ask = f"""const [run] = {data};
-        const weights = [...unpack(run.parts[0].maps.both)].map((x) => Number.isNaN(x) ? null : x);
+        const weights = [...unpack(run.parts[0].maps.weights)]
+          .map((x) => Number.isNaN(x) ? null : x);
         console.log(JSON.stringify([weights, sorted(run)]));"""
     program = "\n".join([*functions, ask])
     out = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout

@@ -35,7 +35,7 @@ def test_masks_from_the_command_line(make, words):
 @pytest.mark.parametrize("build", [{}, {"members": 2}])
 def test_a_text_is_written_word_by_word(make, build):
     run = load_run(make(pos="alibi", build=build))
-    (ids,), _ = encode_texts(run, [TEXT])
+    (ids,) = encode_texts(run, [TEXT]).ids
     expected = ids
     for _ in range(6):
         word = N_SPECIAL + next_logits(run, expected)[N_SPECIAL:].argmax(-1, keepdim=True)

@@ -128,11 +128,11 @@ def test_another_formula_of_attention_changes_the_loss_and_the_weights(pos, body
     h, records = measure(model.body, {"idx": idx})
     torch.testing.assert_close(model.body(idx), h, atol=1e-5, rtol=1e-5)
     assert len(records[""]) == 2
-    for weights, content, position in records[""]:
-        expected = (content + position).sigmoid()
-        torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-5)
+    for record in records[""]:
+        expected = (record.content + record.position).sigmoid()
+        torch.testing.assert_close(record.weights, expected, atol=1e-5, rtol=1e-5)
         if body.causal:
-            assert weights.triu(1).abs().max() == 0
+            assert record.weights.triu(1).abs().max() == 0
 
 
 EDITS = {  # of a method: what it gives, changed
