@@ -4,6 +4,7 @@
     python attention_maps.py out/lm-a --text "One sentence" "Another one"
     python attention_maps.py out/lm-a out/lm-b --layer 1 --head 2      two runs side by side
     python attention_maps.py out/lm-a --positions --html       also the encoding, and a page
+    python attention_maps.py out/lm-a out/lm-b --live          the page reads what you type
 
 Each text becomes a figure; texts of a thread end with the comment. The exit code is 1 if a check
 fails. Weights show which vectors a head mixed, not why the model answered as it did.
@@ -11,6 +12,8 @@ fails. Weights show which vectors a head mixed, not why the model answered as it
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
+import time
+import webbrowser
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -25,6 +28,7 @@ from lab import load_run
 from lab.figures import save
 from lab.flags import Folder, RunFolders, Texts, main, require
 from lab.inside.attention import record
+from lab.inside.live import LivePage
 from lab.inside.maps import check_number, draw_maps
 from lab.inside.means import head_means
 from lab.inside.page import PARTS
@@ -54,6 +58,7 @@ class Flags:
     numbers: bool = False  # write the weights into the cells (texts of up to 12 tokens)
     positions: bool = False  # also draw what the position encoding does
     html: bool = False  # also write a page per text or thread to explore heads in a browser
+    live: bool = False  # only open the page, which reads what you type, until Ctrl-C
     save_weights: bool = False  # also write words and weights as .npz, one file per attention
     format: Literal["png", "pdf", "svg"] = "png"  # file format of the figures
     out: Folder = ""  # folder of the figures; '': maps/ in the first run's folder
@@ -66,6 +71,9 @@ def show(flags):
     check_flags(flags)
     runs = open_runs(flags)
     texts = list(chain(*flags.text)) or choose_examples(runs, flags.numbers)
+    if flags.live:
+        serve(runs, texts)
+        return
     views = []
     for run in runs:
         print(f"{run.folder}: {run.describe()}")
@@ -89,6 +97,22 @@ def show(flags):
         raise SystemExit(1)
 
 
+def serve(runs, texts):
+    """Open the live page of one or two runs in the browser, until Ctrl-C."""
+    text = texts[0]
+    if any(run.kind == "thread" for run in runs):
+        text = "\n".join(texts)
+    page = LivePage(runs, text)
+    print(f"open {page.address} in a browser of this machine; Ctrl-C ends it", flush=True)
+    webbrowser.open(page.address)
+    try:
+        while True:
+            time.sleep(1)
+    except KeyboardInterrupt:
+        page.stop()
+        print("ended")
+
+
 def holds(view):
     """Return whether all checks of an AttentionView hold."""
     return all(check["ok"] for check in view.checks)
@@ -98,7 +122,14 @@ def check_flags(flags):
     """Raise UserError for flags that do not fit together or the runs."""
     require(flags.runs, "give the folder of a run before --text, such as out/lm-toy-alibi-0")
     sizes = [read_config(folder)["model"] for folder in flags.runs]
-    require(not flags.html or len(sizes) <= 2, "--html: compares at most two runs; give one or two")
+    for name in ("html", "live"):
+        too_many = getattr(flags, name) and len(sizes) > 2
+        require(not too_many, f"--{name}: compares at most two runs; give one or two")
+    files = ("layer", "head", "mean", "numbers", "positions", "html", "save_weights", "out")
+    for name in files:
+        unused = flags.live and getattr(flags, name)
+        dashed = name.replace("_", "-")
+        require(not unused, f"--{dashed}: --live shows all heads and writes no file; leave it out")
     for name in ("layer", "head"):
         number = getattr(flags, name)
         if number is not None:
@@ -184,6 +215,8 @@ def draw_text(views, flags):
             heading = [name_run(view.run), view.run.describe()]
         if view.part:
             heading.append(PARTS[view.part])
+        if view.length_note:
+            heading.append(view.length_note)
         columns.setdefault(view.run, []).append((heading, view))
     return draw_maps(list(columns.values()), flags.layer, flags.head, flags.mean, flags.numbers)
 
