@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from course.measures import measure_classify, measure_dropout, measure_masking
+from course.measures import measure_block, measure_classify, measure_dropout, measure_masking
 
 
 def draw(gen, *shapes):
@@ -92,28 +92,8 @@ def encoder_cases(gen):
 
 def block_cases(gen):
     for B, T, C in ((5, 8, 6), (3, 4, 7), (2, 70, 4)):
-        (x,) = draw(gen, (B, T, C))
-        weights = torch.randn(4, C, C, generator=gen)
-        norm1, attention, norm2, feed_forward = map(make_sublayer, weights)
-        yield x, norm1, attention, norm2, feed_forward, make_dropout(*draw(gen, (C,)))
-
-
-def make_sublayer(weight):
-    """Return a function that stands for a layer of the block."""
-
-    def sublayer(x):
-        return (x @ weight).tanh()
-
-    return sublayer
-
-
-def make_dropout(scale):
-    """Return a function that stands for dropout, but is the same in each call."""
-
-    def dropout(x):
-        return x * scale
-
-    return dropout
+        shapes = [(B, T, C), (C, C), (C, C), (C, C), (C, C), (C,)]
+        yield draw(gen, *shapes)  # x, and weights of functions, see measure_block
 
 
 def next_cases(gen):
@@ -203,7 +183,9 @@ CHECKS = {
     "slopes": Check("n_head", "slopes", slope_cases),
     "causal_bias": Check("n_head T", "bias", causal_cases),
     "encoder_bias": Check("n_head T offset", "bias", encoder_cases),
-    "block": Check("x norm1 attention norm2 feed_forward dropout", "output", block_cases),
+    "block": Check(
+        "x norm1 attention norm2 feed_forward dropout", "output", block_cases, measure_block
+    ),
     "next_words": Check("ids T", "inputs targets", next_cases),
     "loss": Check("logits targets", "loss", loss_cases),
     "perplexity": Check("batches", "perplexity", perplexity_cases),

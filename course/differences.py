@@ -1,4 +1,6 @@
-"""Compare what a function returned with what it should return."""
+"""Compare what a function returned with what it should return, or with what a mistake returns."""
+
+import functools
 
 import torch
 
@@ -49,3 +51,52 @@ def as_double(tensor):
 
 def show(number):
     return f"{number.item() + 0.0:.5g}"  # + 0.0: not -0
+
+
+# ------------------------------------------------------------------------------------- sketches
+# What mistakes return is kept as a sketch: a few numbers that differ where the results differ.
+# Even thousands of pairs of mistakes take little space.
+
+N_DIRECTIONS = 3  # of each tensor, that many weighted sums of its numbers are kept
+
+
+def sketch(results, expected):
+    """Return (K,) numbers on {name: tensor}. Those of two results differ by less than 1 if the
+    results are equal within the tolerance. K depends on the right results, `expected`, alone."""
+    parts = []
+    for name in expected:
+        if " " in name:  # a sentence of a measure, with one number
+            value = torch.tensor([torch.nan])
+            if name in results:
+                value = as_double(results[name]).flatten()
+            parts.append(value.sign() * value.abs().log1p() / RANDOM)
+        elif name in results:
+            parts.append(sketch_tensor(results[name].detach()))
+        else:
+            parts.append(torch.full((2 + N_DIRECTIONS,), torch.nan))
+    return torch.cat(parts).float()
+
+
+def sketch_tensor(tensor):
+    """Return numbers on a tensor, in units of EXACT: shape, dtype, size and weighted sums."""
+    code = sum(2**n for n, holds in enumerate(kind(tensor)) if holds)
+    for size in tensor.shape:
+        code = (code * 131 + size + 1) % 65521  # a prime number
+    values = as_double(tensor).flatten()
+    values = values.nan_to_num(nan=3.7, posinf=7.1, neginf=-5.3)
+    scale = 1 + values.square().mean().sqrt()
+    sums = weights_of_sums(len(values)) @ values / len(values) ** 0.5 / scale
+    return torch.cat([torch.tensor([2.0 * code]), scale.log()[None] / EXACT, sums / EXACT])
+
+
+@functools.cache
+def weights_of_sums(n):
+    """Return (N_DIRECTIONS, n) numbers that look random but are the same on every machine."""
+    i = torch.arange(n, dtype=torch.float64)
+    factors = 0.6180339887 + torch.arange(N_DIRECTIONS, dtype=torch.float64)[:, None] / 7
+    return ((i + 1) * (i + 7) * factors) % 1 - 0.5
+
+
+def find_same(sketches, mine):
+    """Return which of the sketches (M, K) agree with one, (M,) bool. NaN is not equal to NaN."""
+    return ((sketches - mine).abs() < 1).all(1)

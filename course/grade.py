@@ -15,8 +15,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-from course.exercises import EXERCISES, choose_exercises
 from course.judge import judge
+from course.known import choose_exercises, file_of
 from data.files import printable, write_json
 from lab.flags import main, require
 
@@ -100,7 +100,7 @@ def grade_exercise(folder, name, flags):
         print(printable(f"note: {folder.name}: {name} {result['output']}"), flush=True)
         return result
     if not verdicts:
-        result["output"] = f"{EXERCISES[name].name} was not handed in"
+        result["output"] = f"{file_of(name)} was not handed in"
         return result
     lines = []
     n_done = 0
@@ -118,7 +118,7 @@ def grade_exercise(folder, name, flags):
 
 def judge_copy(folder, name, flags):
     """Return {function: Verdict} of a copy of a submitted file; None if there is no such file."""
-    file = EXERCISES[name].name
+    file = file_of(name)
     paths = [path for path in folder.rglob(file) if path.is_file()]
     if not paths:
         return None

@@ -1,20 +1,12 @@
-"""Judge students' functions: right, a known mistake, or the first number that differs."""
+"""Judge students' functions: right, a known mistake, or the first number that differs. Print it."""
 
-import functools
-import inspect
-import re
-from pathlib import Path
-from textwrap import shorten
+import json
 
 import torch
 
-from course.cases import CHECKS
-from course.differences import first_difference
-from course.exercises import solutions
-from course.observe import Verdict, observe_cases, observe_gradients, settings_kept
+from course.known import choose_exercises, expect, file_of, functions_of, number_of
+from course.observe import settings_kept
 from course.worker import observe_in_process
-
-MISTAKES = Path(__file__).with_name("mistakes.md")
 
 
 def judge(paths, seed=0, seconds=20, folder=None):
@@ -24,127 +16,83 @@ def judge(paths, seed=0, seconds=20, folder=None):
     """
     tasks = []
     for name, path in paths.items():
-        tasks += [(path, function) for function in solutions(name)]
-    observations = observe_in_process(tasks, seed, seconds, folder)
+        tasks += [(path, function) for function in functions_of(name)]
     verdicts = {name: {} for name in paths}
     with settings_kept():
         torch.set_num_threads(1)  # for tiny tensors
+        expectations = {function: expect(function, seed) for _, function in tasks}
+        cases = {function: expected.cases for function, expected in expectations.items()}
+        observations = observe_in_process(tasks, cases, seconds, folder)
         for name in paths:
-            for function, solution in solutions(name).items():
-                expectation = expect(solution, seed)
-                verdicts[name][function] = expectation.judge(observations[function])
+            for function in functions_of(name):
+                verdict = expectations[function].judge(observations[function])
+                verdicts[name][function] = verdict
     return verdicts
 
 
-@functools.cache  # it takes a second for attention and masking
-def expect(solution, seed):
-    return Expectation(solution, seed)
+def find_answers(folder, words=()):
+    """Return {exercise: path} of the exercises given by name or number, or else of all that a
+    folder has."""
+    paths = {}
+    for name in choose_exercises(words):
+        path = folder / file_of(name)
+        if words or path.exists():
+            paths[name] = path
+    return paths
 
 
-class Expectation:
-    """What the solution of a function and its known mistakes return in all cases."""
-
-    def __init__(self, solution, seed):
-        self.name = solution.__name__
-        check = CHECKS[self.name]
-        self.cases = check.cases(seed)
-        numbered = list(enumerate(self.cases))
-        self.results, error = observe_cases(solution, check, numbered)
-        self.gradients, gradient_error = observe_gradients(solution, check, self.cases)
-        if error or gradient_error:
-            raise error or gradient_error
-        self.mistakes = {}  # {diagnosis: results}
-        for diagnosis, function in read_mistakes(solution).items():
-            self.mistakes[diagnosis], _ = observe_cases(function, check, numbered)
-
-    def judge(self, observation):
-        """Return the Verdict on what a function gave."""
-        wrong = {}  # {number of the case: its first difference}
-        for number, results in observation.results.items():
-            difference = first_difference(results, self.results[number])
-            if difference:
-                wrong[number] = difference
-        if wrong:  # before an error, which it may explain
-            return self.name_mistake(observation.results, wrong)
-        # The gradients of the first case are compared before an error in those of the second
-        for gradients, expected in zip(observation.gradients, self.gradients):
-            difference = first_difference(gradients, expected)
-            if difference:
-                sentence, numbers = difference
-                message = (
-                    f"{self.name}: the numbers are right, but the gradient of {sentence}. "
-                    "Is it cut by .detach(), .data, .item() or no_grad?"
-                )
-                return Verdict("mistake", message, numbers)
-        if observation.failure:
-            return observation.failure
-        return Verdict("done")
-
-    def name_mistake(self, results, wrong):
-        """Return the Verdict on results, of which those of the cases `wrong` are not right."""
-        first = min(wrong)
-        sentence, numbers = wrong[first]
-        detail = f"{self.describe_call(first)}\n{sentence}\n{numbers}"
-        n_explained = {}  # {diagnosis: number of cases that it explains}
-        for diagnosis, mistaken in self.mistakes.items():
-            if first not in find_same(results, mistaken, [first]):  # which saves the other cases
-                continue
-            same = find_same(results, mistaken, results)
-            if self.is_confirmed(same, wrong):
-                n_explained[diagnosis] = len(same)
-        if not n_explained:
-            return Verdict("difference", f"{self.name}: {sentence}", detail)
-        diagnosis = max(n_explained, key=n_explained.get)
-        return Verdict("mistake", f"{self.name}: {diagnosis}", detail)
-
-    def is_confirmed(self, same, wrong):
-        """Return whether a mistake explains a second case that is as the first wrong one, if there
-        is one: with the same outputs or sentences to compare."""
-        outputs = self.results[min(wrong)].keys()
-        alike = {number for number in wrong if self.results[number].keys() == outputs}
-        return len(same & alike) >= min(2, len(alike))
-
-    def describe_call(self, number):
-        """Return a case as a call, with shapes in place of tensors."""
-        arguments = []
-        for argument in self.cases[number]:
-            if torch.is_tensor(argument):
-                words = str(tuple(argument.shape))
-            else:
-                words = str(getattr(argument, "__name__", argument))
-            arguments.append(shorten(words, 80))
-        return f"{self.name}({', '.join(arguments)})"
+def report(paths, with_numbers, as_json=False):
+    """Judge answers {exercise: path} and print the verdicts. Return whether all are done."""
+    verdicts = judge(paths)
+    unfinished = [name for name in paths if not is_done(verdicts[name])]
+    if as_json:
+        print_json(paths, verdicts)
+        return not unfinished
+    for name in paths:
+        print_exercise(name, verdicts[name], with_numbers)
+    n_done = len(paths) - len(unfinished)
+    print(f"\n[{'#' * n_done}{'-' * len(unfinished)}] {n_done} of {len(paths)} done")
+    if unfinished:
+        print(f"Next: {paths[unfinished[0]]}")
+    return not unfinished
 
 
-def find_same(results, mistaken, numbers):
-    """Return which of these cases have the same results in a function and a mistake."""
-    same = set()
-    for number in numbers:
-        if number in mistaken and not first_difference(results[number], mistaken[number]):
-            same.add(number)
-    return same
+def is_done(verdicts):
+    """Return whether all functions of an exercise are done."""
+    return all(verdict.status == "done" for verdict in verdicts.values())
 
 
-# A diagnosis, which may go on in further lines, and lines of edits: `old` => `new`, or `expression`
-ENTRY = re.compile(r"^- (.+\n(?:  [^`].*\n)*)((?:  `.*\n?)+)", re.MULTILINE)
-EDIT = re.compile(r"^  `(.+?)`( =>)?(?: `(.+)`)?$", re.MULTILINE)
+def print_exercise(name, verdicts, with_numbers):
+    """Print a line on each function that is not done. Below it, an error's traceback and, if asked
+    for, numbers."""
+    label = f"{number_of(name):>3} {name:<11}"
+    missing = [f for f, verdict in verdicts.items() if verdict.status == "not begun"]
+    messages = []
+    for verdict in verdicts.values():
+        if not verdict.message or verdict.message in messages:
+            continue  # what is wrong with a file is said of all its functions
+        messages.append(verdict.message)
+        print(label, verdict.message)
+        if verdict.detail and (with_numbers or verdict.status == "error"):
+            print(f"\n{verdict.detail.rstrip()}\n")
+    if missing:
+        print(label, f"{', '.join(missing)} not begun")
+    elif not messages:
+        print(label, "done")
 
 
-def read_mistakes(solution):
-    """Return {diagnosis: function that makes the mistake} of a solution, from mistakes.md."""
-    name = solution.__name__
-    text = MISTAKES.read_text(encoding="utf-8")
-    section = text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
-    mistakes = {}
-    for diagnosis, edits in ENTRY.findall(section):
-        source = inspect.getsource(solution)
-        for old, arrow, new in EDIT.findall(edits):
-            if arrow:
-                source = source.replace(old, new)
-            else:  # what is returned instead; the expression may call the solution
-                arguments = ", ".join(inspect.signature(solution).parameters)
-                source = f"def {name}({arguments}):\n    return {old}"
-        namespace = {}
-        exec(source, dict(solution.__globals__), namespace)
-        mistakes[" ".join(diagnosis.split())] = namespace[name]
-    return mistakes
+def print_json(paths, verdicts):
+    """Print the verdicts: for each exercise, whether it is done and what is said of a function."""
+    exercises = []
+    for name, path in paths.items():
+        functions = {f: verdict._asdict() for f, verdict in verdicts[name].items()}
+        exercises.append(
+            {
+                "number": number_of(name),
+                "name": name,
+                "file": str(path),
+                "done": is_done(verdicts[name]),
+                "functions": functions,
+            }
+        )
+    print(json.dumps({"exercises": exercises}, indent=2))

@@ -6,7 +6,8 @@ which checks the shapes, and returns what a right answer has in common with the 
 
 import torch
 
-from data.tokenizer import MASK, SPECIAL
+MASK = 2  # the id of [MASK] in exercise 8
+N_SPECIAL = 5  # ids below it are special tokens
 
 
 class Wrong(Exception):
@@ -20,13 +21,14 @@ def correlations(subject, field, among, dims):
     """
     results = {}
     for dim, dim_name in enumerate(dims.split()):
-        values = field.movedim(dim, 0)
-        counts = among.movedim(dim, 0)
-        pairs = counts[1:] & counts[:-1]
-        after = values[1:][pairs].double()
-        before = values[:-1][pairs].double()
-        r = torch.cosine_similarity(after - after.mean(), before - before.mean(), dim=0)
-        least = (6 / pairs.sum().sqrt()).clamp(min=0.2)
+        values = field.movedim(dim, 0).float()
+        counts = among.movedim(dim, 0).float()
+        pairs = counts[1:] * counts[:-1]
+        n = pairs.sum()
+        after = (values[1:] - (values[1:] * pairs).sum() / n) * pairs
+        before = (values[:-1] - (values[:-1] * pairs).sum() / n) * pairs
+        r = torch.cosine_similarity(after.flatten(), before.flatten(), dim=0)
+        least = (6 / n.sqrt()).clamp(min=0.2)
         sentence = f"the correlation of {subject} between one {dim_name} and the next"
         results[sentence] = torch.where(r.abs() > least, r, 0)
     return results
@@ -78,7 +80,7 @@ def measure_masking(ask, idx, vocab_size, rate):
     for name, part in first.items():
         if part.is_floating_point() or part.dtype == torch.bool:
             raise Wrong(f"returns {name} as {part.dtype}, expected torch.int64")
-    is_word = idx >= len(SPECIAL)
+    is_word = idx >= N_SPECIAL
     n_chosen = (is_word & (first["labels"] != -100)).sum()
     some = 0 < n_chosen < is_word.sum()  # not all or none, which has a message of its own
     if some and torch.equal(first["labels"], other["labels"]):
@@ -98,8 +100,7 @@ def measure_masking(ask, idx, vocab_size, rate):
 
 def describe_masking(inputs, labels, idx, vocab_size):
     """Return {sentence: number} of masked inputs and their labels; all have shape (2, B, T)."""
-    n_special = len(SPECIAL)
-    is_word = idx >= n_special
+    is_word = idx >= N_SPECIAL
     chosen = labels != -100
     kept = inputs == idx
     masked = inputs == MASK
@@ -112,8 +113,8 @@ def describe_masking(inputs, labels, idx, vocab_size):
         "the share of labelled words that become [MASK]": masked[chosen],
         "the share of labelled words that become another word": drawn[chosen],
         "the share of tokens without label that are changed": ~kept[~chosen],
-        "whether words with the id 5 are chosen": (chosen & (idx == n_special)).any(),
-        "whether random words are special tokens": (drawn & (inputs < n_special)).any(),
+        "whether words with the id 5 are chosen": (chosen & (idx == N_SPECIAL)).any(),
+        "whether random words are special tokens": (drawn & (inputs < N_SPECIAL)).any(),
         "whether random words are outside the vocabulary": (drawn & (inputs >= vocab_size)).any(),
         "whether some random words come more often": is_uneven(inputs[drawn], vocab_size),
     }
@@ -131,15 +132,36 @@ def describe_masking(inputs, labels, idx, vocab_size):
 
 def is_uneven(words, vocab_size):
     """Return whether words were hardly drawn evenly from those of the vocabulary (chi-square)."""
-    n_special = len(SPECIAL)
-    words = words[(words >= n_special) & (words < vocab_size)]
-    counts = torch.bincount(words - n_special, minlength=vocab_size - n_special)
+    words = words[(words >= N_SPECIAL) & (words < vocab_size)]
+    counts = torch.bincount(words - N_SPECIAL, minlength=vocab_size - N_SPECIAL)
     mean = len(words) / len(counts)
     if mean < 5:  # too few to tell
         return torch.tensor(False)
     chi_square = (counts - mean).square().sum() / mean
     # Its mean is about len(counts), its variance twice that; 8 standard deviations above
     return chi_square > len(counts) + 8 * (2 * len(counts)) ** 0.5
+
+
+# ---------------------------------------------------------------------------------------- block
+
+
+def measure_block(ask, x, *weights):
+    """Call a block with functions that stand for its layers, which have weights (C, C), and for
+    dropout, which multiplies each channel by a number (C,)."""
+    *matrices, scale = weights
+    layers = [make_layer(matrix) for matrix in matrices]
+
+    def dropout(x):
+        return x * scale  # the same in each call
+
+    return ask(x, *layers, dropout)
+
+
+def make_layer(weight):
+    def layer(x):
+        return (x @ weight).tanh()
+
+    return layer
 
 
 # ----------------------------------------------------------------------------------- classifier

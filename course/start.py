@@ -1,25 +1,32 @@
 """Write exercises into a folder, for yourself or to hand out: a small file each, no solutions.
 
-    python -m course.start answers/
-    python -m course.start handout/ --exercises 2,5,7
+    python -m course.start answers/ --no-check             for yourself: then course.check answers/
+    python -m course.start handout/ --exercises 2,5,7      with a check that needs torch alone
 
-Files that are there stay as they are.
+Files that are there stay as they are, except those of the check in handout/course/.
 """
 
 import ast
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from tyro.conf import Positional
 
-from course.exercises import EXERCISES, choose_exercises
+from course.exercises import EXERCISES
+from course.known import choose_exercises, expect, file_of, functions_of, number_of
 from lab.flags import main, require
+
+HERE = Path(__file__).parent
+CHECK = ("cases", "differences", "expectation", "judge", "measures", "observe", "worker")
 
 
 @dataclass
 class Flags:
     folder: Positional[Path]  # for the answers
     exercises: str = ""  # numbers or names, separated by commas; '': all
+    check: bool = True  # write a check that needs no poslab; all exercises take a minute
 
 
 def start(flags):
@@ -28,10 +35,14 @@ def start(flags):
     require(not folder.is_file(), f"{folder}: is a file; give a folder for the answers")
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        write_new(folder / EXERCISES[name].name, stub(name))
-    handout = Path(__file__).with_name("handout.md")
-    write_new(folder / "README.md", handout.read_text(encoding="utf-8"))
-    print(f"Write the functions in these files, then: python -m course.check {folder}")
+        write_new(folder / file_of(name), stub(name))
+    for file in ("README.md", "AGENTS.md"):
+        write_new(folder / file, (HERE / "handout" / file).read_text(encoding="utf-8"))
+    command = f"python -m course.check {folder}"
+    if flags.check:
+        write_check(folder, names)
+        command = f"python {folder / 'check.py'}"
+    print(f"Write the functions in these files, then: {command}")
 
 
 def write_new(path, text):
@@ -52,6 +63,49 @@ def stub(name):
             first = node.body[1].lineno - 1  # body[0] is the docstring
             lines[first : node.end_lineno] = ["    raise NotImplementedError\n"]
     return "".join(lines)
+
+
+# ------------------------------------------------------------------- a check without solutions
+
+
+def write_check(folder, names):
+    """Write check.py and what it reads: code, inputs, and what solutions and mistakes return."""
+    torch.set_num_threads(1)  # for tiny tensors
+    code = folder / "course"
+    code.mkdir(exist_ok=True)
+    for name in CHECK:
+        shutil.copyfile(HERE / f"{name}.py", code / f"{name}.py")
+    shutil.copyfile(HERE / "handout" / "known.py", code / "known.py")
+    shutil.copyfile(HERE / "handout" / "check.py", folder / "check.py")
+    stored = {"exercises": {}, "expectations": {}}
+    for name in names:
+        functions = functions_of(name)
+        stored["exercises"][name] = {
+            "number": number_of(name),
+            "file": file_of(name),
+            "functions": functions,
+        }
+        for function in functions:
+            print(f"  what mistakes of {function} return", flush=True)
+            stored["expectations"][function] = pack(expect(function, seed=0))
+    torch.save(stored, code / "expected.pt")
+
+
+def pack(expectation):
+    """Return what course/handout/known.py reads of an Expectation, without any function."""
+    numbers = range(len(expectation.cases))
+    mistakes = expectation.mistakes
+    singles = list(range(len(mistakes.messages)))
+    every_pair = list(range(len(expectation.pairs.messages)))
+    return {
+        "cases": expectation.cases,
+        "results": expectation.results,
+        "gradients": expectation.gradients,
+        "messages": mistakes.messages,
+        "mistakes": [mistakes.sketches(number, singles) for number in numbers],
+        "pairs": torch.combinations(torch.arange(len(singles))),
+        "sketches_of_pairs": [expectation.pairs.sketches(number, every_pair) for number in numbers],
+    }
 
 
 if __name__ == "__main__":

@@ -38,20 +38,22 @@ except ImportError:  # Windows
 ROOT = Path(__file__).parents[1]
 OURS = ("course", "data", "lab", "model", "nets")  # the scripts and other folders import these
 START_SECONDS = 100  # to import torch
+CASES = "cases.pt"
 RECURSION = 20  # frames of a function in one stack, of which faulthandler shows 100 at most
 
 
 # --------------------------------------------------------------------- the process of the check
 
 
-def observe_in_process(tasks, seed, seconds, folder=None):
-    """Return {function: Observation} of tasks [(path, function)]; folder: where they run.
-    Raises RuntimeError if no process can start."""
+def observe_in_process(tasks, cases, seconds, folder=None):
+    """Return {function: Observation} of tasks [(path, function)]; cases: {function: its cases};
+    folder: where they run. Raises RuntimeError if no process can start."""
     observations = {}
     while len(observations) < len(tasks):
         remaining = tasks[len(observations) :]
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as results:
-            end = run_worker(remaining, seed, seconds, Path(results), folder)
+            torch.save(cases, Path(results, CASES))
+            end = run_worker(remaining, seconds, Path(results), folder)
             for _, function in remaining:
                 file = Path(results, f"{function}.pt")
                 if not file.exists():
@@ -65,10 +67,10 @@ def observe_in_process(tasks, seed, seconds, folder=None):
     return observations
 
 
-def run_worker(tasks, seed, seconds, results, folder):
+def run_worker(tasks, seconds, results, folder):
     """Let a process observe functions, until it ends. Return its exit code, None if it had to be
     killed, and what it wrote to stderr."""
-    job = [[(str(path), function) for path, function in tasks], seed, seconds, str(results)]
+    job = [[(str(path), function) for path, function in tasks], seconds, str(results)]
     command = [sys.executable, "-m", "course.worker", json.dumps(job)]
     paths = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     with open(results / "stderr", "w+", encoding="utf-8", errors="replace") as stderr:
@@ -160,8 +162,9 @@ def limit_memory():
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def work(tasks, seed, seconds, results):
+def work(tasks, seconds, results):
     """Write a file results/FUNCTION.pt for each of the tasks [(path, function)]."""
+    cases = torch.load(Path(results, CASES), weights_only=True)
     torch.set_num_threads(1)  # for tiny tensors
     process = os.getpid()
     hide_ours()
@@ -184,8 +187,8 @@ def work(tasks, seed, seconds, results):
                 observation = Observation({}, [], failure)
                 if answer:
                     check = CHECKS[function]
-                    cases = check.cases(seed)
-                    observation = observe_answer(answer, function, check, cases, restart)
+                    inputs = cases[function]
+                    observation = observe_answer(answer, function, check, inputs, restart)
                 if os.getpid() != process:
                     os._exit(0)  # a copy that an answer made with os.fork
                 faulthandler.cancel_dump_traceback_later()
