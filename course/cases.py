@@ -11,7 +11,14 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from course.measures import measure_block, measure_classify, measure_dropout, measure_masking
+from course.measures import (
+    measure_block,
+    measure_classify,
+    measure_dropout,
+    measure_generate,
+    measure_masking,
+    measure_vocabulary,
+)
 
 
 def draw(gen, *shapes):
@@ -61,6 +68,10 @@ def large_scores(gen):
     return q, k, v, draw_mask(gen, B, T), None, 0.0
 
 
+def future_cases(gen):
+    return [(5, 5), (3, 7), (1, 4), (7, 7), (3, 4), (1, 9), (3, 70)]
+
+
 def split_cases(gen):
     for B, T, H, D in ((5, 6, 8, 3), (3, 8, 4, 7), (7, 4, 5, 6), (2, 70, 2, 6)):
         qkv = torch.randn(B, T, 3 * H * D, generator=gen)
@@ -88,6 +99,12 @@ def causal_cases(gen):
 def encoder_cases(gen):
     cases = [(2, 5, False), (4, 6, True), (8, 4, False), (2, 7, True)]
     return [*cases, (4, 6, False), (4, 7, True), (3, 70, True)]
+
+
+def norm_cases(gen):
+    for B, T, C, eps in ((5, 8, 6, 1e-3), (3, 4, 7, 0.5), (2, 70, 4, 0.1), (4, 3, 2, 1e-3)):
+        x, gain, bias = draw(gen, (B, T, C), (C,), (C,))
+        yield x + 5, gain, bias, eps
 
 
 def block_cases(gen):
@@ -161,12 +178,82 @@ def draw_table(gen, V, C):
     return vectors * torch.linspace(0.3, 5, V)[:, None]
 
 
+def angle_cases(gen):
+    for T, D, start in ((5, 8, 0), (6, 4, 3), (70, 6, 0), (4, 8, 100), (5, 2, 9)):
+        yield torch.arange(start, start + T), D
+
+
+def rotate_cases(gen):
+    for B, H, T, D in ((2, 3, 5, 8), (3, 2, 8, 4), (2, 2, 70, 6)):
+        yield draw(gen, (B, H, T, D), (T, D // 2))
+
+
+def score_cases(gen):
+    for B, H, T, S, D, i, j in (
+        (2, 3, 6, 6, 8, 3, 0),
+        (3, 4, 5, 5, 4, 9, 8),
+        (2, 3, 4, 7, 6, 3, 0),
+    ):
+        q, k = draw(gen, (B, H, T, D), (B, H, S, D))
+        yield q, k, torch.arange(i, i + T), torch.arange(j, j + S)
+    q, k = draw(gen, (2, 2, 40, 6), (2, 2, 40, 6))
+    yield q, k, torch.randperm(50, generator=gen)[:40], torch.randperm(50, generator=gen)[:40]
+
+
+def probability_cases(gen):
+    sizes = (4, 9, 0.7, 3), (3, 6, 2.0, 6), (5, 40, 1.0, 1), (2, 12, 0.5, 5)
+    for B, V, temperature, top_k in sizes:
+        yield *draw(gen, (B, V)), temperature, top_k
+
+
+def cache_cases(gen):
+    for B, H, T, P, D in ((2, 3, 5, 0, 4), (3, 2, 1, 6, 5), (2, 4, 4, 3, 6), (2, 2, 3, 40, 7)):
+        shape = B, H, T, D
+        past = None
+        if P:
+            past = tuple(draw(gen, (B, H, P, D), (B, H, P, D)))
+        yield *draw(gen, shape, shape, shape), past
+
+
+def generate_cases(gen):
+    """The first argument, word scores (V, V), stands for the model, see measure_generate."""
+    for B, T, V, n in ((3, 4, 7, 6), (2, 1, 9, 12), (4, 6, 5, 3)):
+        scores = 400 * torch.rand(V, V, generator=gen)  # so far apart that no draw is a surprise
+        yield scores, torch.randint(V, (B, T), generator=gen), n, 0.5, 3
+    for temperature, top_k in ((2.0, 3), (0.5, 4)):
+        scores = torch.arange(5.0).expand(5, 5) / 2
+        yield scores, torch.randint(5, (9000, 2), generator=gen), 2, temperature, top_k
+
+
+def vocabulary_cases(gen):
+    for n, size in ((40, 9), (90, 12), (25, 30), (60, 7)):
+        yield draw_words(gen, n), size
+
+
+def encode_cases(gen):
+    special = ["[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]"]
+    for n, n_known, start in ((9, 6, 0), (12, 4, 7), (30, 8, 3)):
+        words = draw_words(gen, n)
+        known = sorted(set(words))[:n_known]
+        order = torch.randperm(len(known), generator=gen).tolist()
+        ids = {word: start + i for i, word in enumerate(special + [known[k] for k in order])}
+        yield words, ids
+
+
+def draw_words(gen, n):
+    """Return n words of 16, some of them more frequent; two differ in their first letter's case."""
+    vocabulary = "We we of the zeal axe run to Run be many few old red ice own".split()
+    places = (torch.rand(n, generator=gen) ** 2 * len(vocabulary)).long()
+    order = torch.randperm(len(vocabulary), generator=torch.Generator().manual_seed(n)).tolist()
+    return [vocabulary[order[place]] for place in places.tolist()]
+
+
 @dataclass
 class Check:
     """How the check calls a function, and what it compares."""
 
     arguments: str  # their names
-    outputs: str  # names of what the function returns
+    outputs: str  # names of what the function returns; "": no tensors, its measure reads them
     make_cases: Callable  # gen -> the cases; gradients are compared in the first two
     measure: Callable | None = None  # of random results, see course/measures.py
 
@@ -177,12 +264,14 @@ class Check:
 CHECKS = {
     "pad": Check("sequences", "idx mask", pad_cases),
     "attend": Check("q k v mask bias dropout", "output weights", attend_cases, measure_dropout),
+    "hide_future": Check("T S", "bias", future_cases),
     "split_heads": Check("x n_head", "output", split_cases),
     "join_heads": Check("y", "output", join_cases),
     "sinusoids": Check("T n_embd", "table", sinusoid_cases),
     "slopes": Check("n_head", "slopes", slope_cases),
     "causal_bias": Check("n_head T", "bias", causal_cases),
     "encoder_bias": Check("n_head T offset", "bias", encoder_cases),
+    "layer_norm": Check("x gain bias eps", "output", norm_cases),
     "block": Check(
         "x norm1 attention norm2 feed_forward dropout", "output", block_cases, measure_block
     ),
@@ -194,4 +283,12 @@ CHECKS = {
     "classify": Check("x w1 b1 w2 b2 dropout training", "logits", classify_cases, measure_classify),
     "embed": Check("idx table mask_id", "vectors", embed_cases),
     "logits": Check("h table beta", "logits", logit_cases),
+    "angles": Check("positions D", "angles", angle_cases),
+    "rotate": Check("x angles", "output", rotate_cases),
+    "scores": Check("q k i j", "scores", score_cases),
+    "next_probabilities": Check("logits temperature top_k", "p", probability_cases),
+    "attend_with_cache": Check("q k v past", "output k v", cache_cases),
+    "generate": Check("model ids n temperature top_k gen", "ids", generate_cases, measure_generate),
+    "vocabulary": Check("words size", "", vocabulary_cases, measure_vocabulary),
+    "encode": Check("words ids", "ids", encode_cases),
 }

@@ -65,15 +65,17 @@ def sketch(results, expected):
     results are equal within the tolerance. K depends on the right results, `expected`, alone."""
     parts = []
     for name in expected:
-        if " " in name:  # a sentence of a measure, with one number
-            value = torch.tensor([torch.nan])
-            if name in results:
-                value = as_double(results[name]).flatten()
+        is_sentence = " " in name
+        if name not in results:  # a measure can return less
+            size = 2 + N_DIRECTIONS
+            if is_sentence:
+                size = 1
+            parts.append(torch.full((size,), -99.0))
+        elif is_sentence:  # of a measure, with one number
+            value = as_double(results[name]).flatten().nan_to_num(nan=77)
             parts.append(value.sign() * value.abs().log1p() / RANDOM)
-        elif name in results:
-            parts.append(sketch_tensor(results[name].detach()))
         else:
-            parts.append(torch.full((2 + N_DIRECTIONS,), torch.nan))
+            parts.append(sketch_tensor(results[name].detach()))
     return torch.cat(parts).float()
 
 
@@ -98,5 +100,5 @@ def weights_of_sums(n):
 
 
 def find_same(sketches, mine):
-    """Return which of the sketches (M, K) agree with one, (M,) bool. NaN is not equal to NaN."""
+    """Return which of the sketches (M, K) agree with one, (M,) bool. NaN is like no other."""
     return ((sketches - mine).abs() < 1).all(1)

@@ -62,12 +62,15 @@ def expect(function, seed):
     if error or gradient_error:
         raise error or gradient_error
     results = list(results.values())
-    entries = read_mistakes(function)
-    singles = {message: [edits] for message, edits in entries.items()}
+    own = read_mistakes(function)
+    singles = {message: [(function, edits)] for message, edits in own.items()}
+    for helper in find_helpers(solution):
+        for message, edits in read_mistakes(helper).items():
+            singles[f"as in {helper}: {message}"] = [(helper, edits)]
     pairs = {}
-    for (first, edits), (second, more) in itertools.combinations(entries.items(), 2):
-        pairs[f"{first} Also: {second}"] = [edits, more]
-    known = [Computed(edits, solution, cases, results) for edits in (singles, pairs)]
+    for (first, edits), (second, more) in itertools.combinations(own.items(), 2):
+        pairs[f"{first} Also: {second}"] = [(function, edits), (function, more)]
+    known = [Computed(mistakes, solution, cases, results) for mistakes in (singles, pairs)]
     return Expectation(function, cases, results, gradients, *known)
 
 
@@ -78,15 +81,25 @@ def find_solution(function):
     raise KeyError(function)
 
 
-class Computed:
-    """Known mistakes, or pairs of them: {message: edits of the solution, each a list}. What they
-    return is computed when it is first asked for."""
+def find_helpers(solution):
+    """Return the names of other functions of the exercise that a solution calls."""
+    called = set(re.findall(r"(\w+)\(", source_of(solution)))
+    module = solution.__module__
+    helpers = []
+    for name, value in solution.__globals__.items():
+        if name in called - {solution.__name__} and getattr(value, "__module__", "") == module:
+            helpers.append(name)
+    return helpers
 
-    def __init__(self, edits, solution, cases, results):
-        self.messages = list(edits)
-        self.edits = list(edits.values())
+
+class Computed:
+    """Known mistakes, or pairs of them: {message: [(function, edits), ...]}. What they return is
+    computed when it is first asked for."""
+
+    def __init__(self, mistakes, solution, cases, results):
+        self.messages = list(mistakes)
+        self.mistakes = list(mistakes.values())
         self.solution = solution
-        self.source = inspect.getsource(solution)
         self.cases = cases
         self.results = results  # of the solution
         self.functions = {}  # {row: function}
@@ -100,14 +113,18 @@ class Computed:
         return torch.stack([self.sketched[number, row] for row in rows])
 
     def sketch(self, number, row):
-        check = CHECKS[self.solution.__name__]
-        try:  # a mistake may not run in some cases, nor two edits of one line
-            if row not in self.functions:
-                self.functions[row] = edit(self.solution, self.source, self.edits[row])
-            result = observe(self.functions[row], check, self.cases[number])
-        except Exception:
-            result = {}
-        return sketch(result, self.results[number])
+        expected = self.results[number]
+        try:
+            check = CHECKS[self.solution.__name__]
+            return sketch(observe(self.function(row), check, self.cases[number]), expected)
+        except Exception:  # a mistake may not run in some cases, nor two edits of one line
+            return torch.full_like(sketch(expected, expected), torch.nan)
+
+    def function(self, row):
+        """Return the function that makes a mistake, or two."""
+        if row not in self.functions:
+            self.functions[row] = edit(self.solution, self.mistakes[row])
+        return self.functions[row]
 
 
 # A diagnosis, which may go on in further lines, and lines of edits: `old` => `new`, or `expression`
@@ -125,11 +142,17 @@ def read_mistakes(function):
     return mistakes
 
 
-def edit(solution, source, mistakes):
-    """Return the function that makes these mistakes. Raises ValueError if an edit does not fit."""
+def edit(solution, mistakes):
+    """Return a solution with mistakes [(function, edits), ...], of itself or of functions that it
+    calls. Raises ValueError if an edit does not fit."""
     name = solution.__name__
+    names = dict(solution.__globals__)
+    source = source_of(solution)
     expressions = []
-    for edits in mistakes:
+    for function, edits in mistakes:
+        if function != name:
+            names[function] = edit(names[function], [(function, edits)])
+            continue
         for old, arrow, new in edits:
             if not arrow:
                 expressions.append(old)
@@ -137,15 +160,19 @@ def edit(solution, source, mistakes):
                 source = source.replace(old, new)
             else:
                 raise ValueError(f"{name}: not found in it: {old}")
-    function = define(name, source, solution.__globals__)
+    mistaken = define(name, source, names)
     arguments = ", ".join(inspect.signature(solution).parameters)
     for expression in expressions:  # what is returned instead; it may call the function so far
         source = f"def {name}({arguments}):\n    return {expression}"
-        function = define(name, source, {**solution.__globals__, name: function})
-    return function
+        mistaken = define(name, source, {**names, name: mistaken})
+    return mistaken
+
+
+source_of = functools.cache(inspect.getsource)
 
 
 def define(name, source, names):
+    """Return the function of this name in a source, which sees these names."""
     namespace = {}
-    exec(source, dict(names), namespace)
+    exec(source, names, namespace)
     return namespace[name]

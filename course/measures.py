@@ -187,3 +187,68 @@ def measure_classify(ask, x, w1, b1, w2, b2, dropout, training):
     if not differ:
         results["logits"] = logits
     return results
+
+
+# ------------------------------------------------------------------------------------- sampling
+
+
+def measure_generate(ask, scores, ids, n, temperature, top_k):
+    """Generate with a model whose next word depends on all words that it has read: logits (V,) are
+    a row of scores (V, V). Measure how many tokens it reads, and for many texts, shares."""
+    V = len(scores)
+    many = len(ids) > 100
+    n_read = []
+
+    def model(new, past):
+        read = new
+        if past is not None:
+            read = torch.cat([past, new], dim=1)
+        n_read.append(new.size(1))
+        rows = read.cumsum(1)[:, -new.size(1) :] % V
+        return scores[rows], read
+
+    def generate(seed):
+        n_read.clear()
+        gen = torch.Generator().manual_seed(seed)
+        shapes = []
+        if many:
+            shapes = [(len(ids), ids.size(1) + n)]
+        return ask(model, ids, n, temperature, top_k, gen, shapes=shapes)["ids"]
+
+    first = generate(1)
+    n_first = sum(n_read)
+    if not torch.equal(first, generate(1)):
+        raise Wrong(
+            "gives two results for the same gen: it draws without gen. Give generator=gen to "
+            "torch.multinomial."
+        )
+    if not many:
+        return {"ids": first, "the number of tokens that the model reads": torch.tensor(n_first)}
+    new = first[:, ids.size(1) :]
+    flags = {
+        "whether a text does not begin with its ids": (first[:, : ids.size(1)] != ids).any(),
+        "whether another gen gives the same words": torch.equal(generate(2), first),
+        "whether all texts go on with the same words": (new == new[0]).all(),
+        "the share of texts that repeat a word": new[:, 1:] == new[:, :1],
+    }
+    for word in range(V):
+        flags[f"the share of new tokens that are {word}"] = new == word
+    return {name: torch.as_tensor(value).float().mean() for name, value in flags.items()}
+
+
+# ----------------------------------------------------------------------------------- vocabulary
+
+
+def measure_vocabulary(ask, words, size):
+    """Return the id of each word and special token, -1 for one that is missing."""
+    ids = ask(words, size)
+    if not isinstance(ids, dict):
+        raise Wrong(f"returns a value of type {type(ids).__name__}, expected a dict of word: id")
+    for word, i in ids.items():
+        if not isinstance(word, str) or not isinstance(i, int):
+            raise Wrong(f"has the entry {word!r}: {i!r}, expected a word and its id, an int")
+    results = {"len(vocabulary(...))": torch.tensor(len(ids))}
+    names = ["[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]", *sorted(set(words))]
+    for name in names:
+        results[f"vocabulary(...)[{name!r}]"] = torch.tensor(ids.get(name, -1))
+    return results

@@ -167,13 +167,17 @@ def observe(function, check, case):
 
 
 def call(function, check, arguments, shapes):
-    """Return {name: tensor} of one call. Raises Wrong for what cannot be compared, for other
-    shapes than these, and for a changed argument."""
+    """Return {name: tensor} of one call, or whatever it returns if the check names no outputs.
+    Raises Wrong for what cannot be compared, other shapes than these, and a changed argument."""
     copies = tree_map_only(torch.Tensor, copy_tensor, arguments)
-    results = name_results(function(*copies), check.outputs.split())
+    results = function(*copies)
+    if check.outputs:
+        results = name_results(results, check.outputs.split())
     for name, argument, copy in zip(check.arguments.split(), arguments, copies):
         if not is_same(argument, copy):
             raise Wrong(f"changes its input {name} in place. Work on a copy: x.clone().")
+    if not check.outputs:
+        return results
     for (name, part), shape in zip(results.items(), shapes):
         if part.shape != shape:
             expected = tuple(shape)

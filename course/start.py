@@ -95,16 +95,20 @@ def pack(expectation):
     """Return what course/handout/known.py reads of an Expectation, without any function."""
     numbers = range(len(expectation.cases))
     mistakes = expectation.mistakes
-    singles = list(range(len(mistakes.messages)))
-    every_pair = list(range(len(expectation.pairs.messages)))
+    pairs = expectation.pairs
+    rows = list(range(len(mistakes.messages)))
+    rows_of_pairs = list(range(len(pairs.messages)))
+    parts = []  # the rows of a pair's two mistakes
+    for pair in pairs.mistakes:
+        parts.append([mistakes.mistakes.index([mistake]) for mistake in pair])
     return {
         "cases": expectation.cases,
         "results": expectation.results,
         "gradients": expectation.gradients,
         "messages": mistakes.messages,
-        "mistakes": [mistakes.sketches(number, singles) for number in numbers],
-        "pairs": torch.combinations(torch.arange(len(singles))),
-        "sketches_of_pairs": [expectation.pairs.sketches(number, every_pair) for number in numbers],
+        "mistakes": [mistakes.sketches(number, rows) for number in numbers],
+        "pairs": parts,
+        "sketches_of_pairs": [pairs.sketches(number, rows_of_pairs) for number in numbers],
     }
 
 

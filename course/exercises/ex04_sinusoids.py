@@ -2,7 +2,10 @@
 
     channel 2i is sin(t / 10000^(2i / C)), channel 2i + 1 is cos(t / 10000^(2i / C))
 
-for the positions t = 0, ..., T - 1 and i = 0, ..., C / 2 - 1.
+for the positions t = 0, ..., T - 1 and i = 0, ..., C / 2 - 1. The row of t = 1 for C = 4 is
+[sin 1, cos 1, sin 0.01, cos 0.01] = [0.8415, 0.5403, 0.0100, 1.0000].
+
+20 minutes, medium. The table is float32.
 """
 
 import torch

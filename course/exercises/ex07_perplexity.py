@@ -2,7 +2,11 @@
 
     loss = -mean over tokens of log p(target)        perplexity = exp(all nats / all tokens)
 
-A target of -100 is not predicted: it counts neither in the sum nor in the number of tokens.
+A target of -100 is not predicted: it counts neither in the sum nor in the number of tokens. Two
+targets with probabilities 1/2 and 1/8 have the loss (log 2 + log 8) / 2 = 1.386, perplexity 4.
+
+40 minutes, medium. Ids and targets are int64, logits float32. Gradients must flow to the logits.
+Sources: Bengio et al. 2003, 1.1 (model and perplexity); -100 is ignore_index of F.cross_entropy.
 """
 
 import torch

@@ -57,7 +57,7 @@ def expect(function, seed):
     """Return the stored Expectation of a function, whatever the seed."""
     stored = load()["expectations"][function]
     messages = stored["messages"]
-    pairs = [f"{messages[i]} Also: {messages[j]}" for i, j in stored["pairs"].tolist()]
+    pairs = [f"{messages[i]} Also: {messages[j]}" for i, j in stored["pairs"]]
     return Expectation(
         function,
         stored["cases"],

@@ -16,7 +16,8 @@ import model
 import train_mlm
 from course.cases import CHECKS
 from course.exercises import EXERCISES, solutions
-from course.judge import expect, judge
+from course.judge import judge
+from course.known import expect
 from course.observe import Answer, Observation, observe_answer, open_answer
 from course.start import stub
 from course.train import put_in
@@ -29,7 +30,7 @@ JOIN = "return y.transpose(1, 2).flatten(2)"
 
 @pytest.fixture
 def answers(tmp_path):
-    succeed(call("course.start", tmp_path / "answers"))
+    succeed(call("course.start", tmp_path / "answers", no_check=True))
     return tmp_path / "answers"
 
 
@@ -50,12 +51,12 @@ def judge_file(name, path, seed=0):
     """Return {function: Verdict} of an answer, judged in this process."""
     file, failure = open_answer(path)
     verdicts = {}
-    for function, solution in solutions(name).items():
+    for function in solutions(name):
         observation = Observation({}, [], failure)
         if file:
-            check = CHECKS[function]
-            observation = observe_answer(file, function, check, check.cases(seed))
-        verdicts[function] = expect(solution, seed).judge(observation)
+            cases = expect(function, seed).cases
+            observation = observe_answer(file, function, CHECKS[function], cases)
+        verdicts[function] = expect(function, seed).judge(observation)
     return verdicts
 
 
@@ -73,25 +74,26 @@ def unfinished(outcome):
     return outcome
 
 
-def test_start_writes_ten_files_that_are_not_begun(answers):
+def test_start_writes_thirteen_files_that_are_not_begun(answers):
     files = [path.name for path in EXERCISES.values()]
-    assert sorted(path.name for path in answers.iterdir()) == sorted([*files, "README.md"])
-    assert len(files) == 10
+    pages = ["README.md", "AGENTS.md"]
+    assert sorted(path.name for path in answers.iterdir()) == sorted([*files, *pages])
+    assert len(files) == 13
 
 
 def test_start_never_overwrites_answers(answers):
     answer(answers, "alibi", "slopes", "return 1")
     before = (answers / "ex05_alibi.py").read_text(encoding="utf-8")
     (answers / "ex03_heads.py").unlink()
-    said = succeed(call("course.start", answers)).out
+    said = succeed(call("course.start", answers, no_check=True)).out
     assert "ex03_heads.py\n" in said and "ex05_alibi.py is there and stays" in said
     assert (answers / "ex05_alibi.py").read_text(encoding="utf-8") == before
     fails(call("course.start", answers / "ex05_alibi.py"), "is a file")
 
 
 def test_a_handout_has_the_chosen_exercises(tmp_path):
-    succeed(call("course.start", tmp_path / "handout", exercises="7, heads"))
-    files = {"ex03_heads.py", "ex07_perplexity.py", "README.md"}
+    succeed(call("course.start", tmp_path / "handout", exercises="7, heads", no_check=True))
+    files = {"ex03_heads.py", "ex07_perplexity.py", "README.md", "AGENTS.md"}
     assert {path.name for path in (tmp_path / "handout").iterdir()} == files
     fails(call("course.start", tmp_path / "new", exercises="2,99"), "99: no such exercise")
     assert not (tmp_path / "new").exists()
@@ -117,23 +119,25 @@ def test_check_names_the_mistake_and_shows_the_numbers(answers, judge_here):
     answer(answers, "perplexity", "perplexity", "return sum(loss(*b) for b in batches).exp()")
     answer(answers, "clap", "embed", "return F.normalize(table[idx]) if idx is None else idx")
     said = unfinished(call("course.check", answers)).out
-    lines = [line for line in said.splitlines() if line[:3].strip().isdigit()]
-    assert lines[0] == "  1 padding     pad not begun"
-    assert lines[1].endswith(
-        "attend returns one value of type Tensor, expected 2 (output, weights)"
-    )
-    assert lines[2] == "  3 heads       done"
-    difference = "causal_bias: bias[0, 0, 1] is 0, expected -inf (40 of 50 numbers differ)"
-    assert lines[4] == f"  5 alibi       {difference}"
-    assert lines[6] == "  7 perplexity  perplexity: loss is not begun"
-    assert lines[8] == "  9 classifier  mean_pool, classify not begun"
-    assert lines[9] == " 10 clap        embed: vectors has shape (5, 8), expected (5, 8, 3)"
-    assert said.splitlines()[-2] == "[#---------] 1 of 10 done"
+    lines = {}
+    for line in said.splitlines():
+        if line[:3].strip().isdigit():
+            lines.setdefault(int(line[:3]), []).append(line[16:])
+    assert lines[1] == ["pad not begun"]
+    two = "attend returns one value of type Tensor, expected 2 (output, weights)"
+    assert lines[2] == [two, "hide_future not begun"]
+    assert lines[3] == ["done"]
+    bias = "causal_bias: bias[0, 0, 1] is 0, expected -inf (40 of 50 numbers differ)"
+    assert lines[5] == [bias, "slopes, encoder_bias not begun"]
+    assert lines[7] == ["perplexity: loss is not begun", "next_words, loss not begun"]
+    assert lines[9] == ["mean_pool, classify not begun"]
+    assert lines[10][0] == "embed: vectors has shape (5, 8), expected (5, 8, 3)"
+    assert said.splitlines()[-2] == "[#------------] 1 of 13 done"
     assert said.splitlines()[-1] == f"Next: {answers / 'ex01_padding.py'}"
     # Of an error, the traceback within the student's file
     path = answers / "ex04_sinusoids.py"
     n = path.read_text(encoding="utf-8").splitlines().index("    return T / 0") + 1
-    assert lines[3] == f"  4 sinusoids   sinusoids: line {n}: ZeroDivisionError: division by zero"
+    assert lines[4] == [f"sinusoids: line {n}: ZeroDivisionError: division by zero"]
     assert f'File "{path}", line {n}, in half\n    return T / 0' in said
     assert "judge.py" not in said
     # Of a named exercise, the numbers
@@ -173,11 +177,11 @@ WRONG = [  # what pad does, and what is said of it
     ("return torch.zeros(3, 5), 1", "idx has dtype torch.float32, expected torch.int64"),
     ("sequences[0] += 1\n    return 1, 2", "changes its input sequences in place"),
     ("sequences.append(1)\n    return 1, 2", "changes its input sequences in place"),
-    ("return sequences[9]", "pad: line 12: IndexError: list index out of range"),
+    ("return sequences[9]", "pad: line 14: IndexError: list index out of range"),
     ("return pad(sequences)", "Does a function call itself without end?"),
-    ("raise NotImplementedError('bool')", "pad: line 12: NotImplementedError: bool"),
-    ("return (", "line 12: SyntaxError: '(' was never closed"),
-    ("exit(3)", "line 12: SystemExit: 3"),
+    ("raise NotImplementedError('bool')", "pad: line 14: NotImplementedError: bool"),
+    ("return (", "line 14: SyntaxError: '(' was never closed"),
+    ("exit(3)", "line 14: SystemExit: 3"),
 ]
 
 
@@ -225,7 +229,14 @@ def test_a_check_that_does_not_work_says_so(answers, monkeypatch):
 @pytest.mark.slow
 def test_a_folder_is_graded_and_a_crash_costs_only_its_function(tmp_path):
     for name in ("ada", "bob", "late", "_old"):
-        succeed(call("course.start", tmp_path / "in" / name, exercises="" if name < "b" else "1"))
+        succeed(
+            call(
+                "course.start",
+                tmp_path / "in" / name,
+                exercises="" if name < "b" else "1",
+                no_check=True,
+            )
+        )
     ada = tmp_path / "in" / "ada"
     path = ada / "ex03_heads.py"  # deletes what it finds
     top = "import os, shutil, threading, time\nshutil.rmtree(os.getcwd())\nprint('x' * 10**6)\n"
@@ -267,7 +278,7 @@ def test_check_goes_on_after_a_function_that_ends_python_or_never_ends(answers, 
 
 def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypatch):
     for name in ("ada", "bob", "cem", "dan"):
-        succeed(call("course.start", tmp_path / "in" / name, exercises="3"))
+        succeed(call("course.start", tmp_path / "in" / name, exercises="3", no_check=True))
     bob, cem = tmp_path / "in" / "bob", tmp_path / "in" / "cem"
     (bob / "ex03_heads.py").rename(bob / "old.py")
     (bob / "ex03_heads.py").mkdir()
@@ -293,7 +304,7 @@ def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypa
 
 
 def test_one_submission_for_gradescope(tmp_path, judge_here):
-    succeed(call("course.start", tmp_path, exercises="3"))
+    succeed(call("course.start", tmp_path, exercises="3", no_check=True))
     answer(tmp_path, "heads", "split_heads", SPLIT)
     answer(tmp_path, "heads", "join_heads", "return y")
     results = tmp_path / "results.json"
@@ -352,7 +363,7 @@ def test_a_wrong_function_changes_the_training(answers, corpus, finished, ours_a
 
 
 def test_masked_language_models_train_with_them(tmp_path, corpus, ours_again, judge_here):
-    succeed(call("course.start", tmp_path, exercises="8"))
+    succeed(call("course.start", tmp_path, exercises="8", no_check=True))
     answer(tmp_path, "masking", "mask_words", "print('mine'); return idx, idx")
     flags = dict(data=corpus, valid=0.2, out=tmp_path / "run")
     said = succeed(call("course.train", tmp_path, "train_mlm.py", *TINY, **flags)).out
