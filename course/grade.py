@@ -16,7 +16,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from course.judge import judge
-from course.known import choose_exercises, file_of
+from course.known import choose_exercises, file_of, functions_of, number_of
 from data.files import printable, write_json
 from lab.flags import main, require
 
@@ -27,8 +27,11 @@ class Flags:
     exercises: str = ""  # numbers or names, separated by commas; '': all
     out: str = ""  # table to write, a .csv
     gradescope: str = ""  # results.json to write, of one submission
+    hidden: str = ""  # exercises that Gradescope shows after the due date; 'all': each of them
+    partial: float = 0.5  # share of a function's points if its mistake is known by name
     seconds: int = 20  # time for each function
     seed: int = 1  # of the inputs; course.check has 0
+    user: str = ""  # the user that runs students' code, such as nobody (needs root)
 
 
 def grade(flags):
@@ -36,17 +39,17 @@ def grade(flags):
     root = flags.submissions
     require(root.is_dir(), f"{root}: no such folder; give the folder of submissions")
     require(flags.out or flags.gradescope, "nothing to write; give --out or --gradescope")
-    folders = [root]
-    if not flags.gradescope:
-        folders = find_submissions(root)
+    if flags.gradescope:
+        grade_for_gradescope(root, names, flags)
+        return
+    folders = find_submissions(root)
     with open_table(flags.out, names) as write_row:
         for folder in folders:
-            tests, total = grade_submission(folder, names, flags)
-            scores = [test["score"] for test in tests]
-            write_row([folder.name, *scores, total, feedback(tests)])
+            grades = grade_submission(folder, names, flags)
+            scores = [points(grades[name]) for name in names]
+            total = round(sum(scores), 2)
+            write_row([folder.name, *scores, total, feedback(grades)])
             print(f"{printable(folder.name):<30} {total:g} of {len(names)} points", flush=True)
-    if flags.gradescope:
-        write_json(Path(flags.gradescope).expanduser(), {"score": total, "tests": tests})
 
 
 def find_submissions(root):
@@ -69,9 +72,6 @@ def find_submissions(root):
 @contextlib.contextmanager
 def open_table(path, names):
     """Give a function that writes a row at once, so that none is lost if a later one fails."""
-    if not path:
-        yield lambda row: None
-        return
     with open(Path(path).expanduser(), "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
 
@@ -83,37 +83,34 @@ def open_table(path, names):
         yield write_row
 
 
+# ----------------------------------------------------------------------------------- submissions
+
+
 def grade_submission(folder, names, flags):
-    """Return Gradescope's {name, score, max_score, output} of each exercise, and the points."""
-    tests = [grade_exercise(folder, name, flags) for name in names]
-    total = sum(test["score"] for test in tests)
-    return tests, round(total, 3)  # three thirds are a point
+    """Return {exercise: [(function, score, max_score, line)]}. An exercise is worth a point."""
+    return {name: grade_exercise(folder, name, flags) for name in names}
 
 
 def grade_exercise(folder, name, flags):
-    """Judge a copy of a submitted file; return Gradescope's {name, score, max_score, output}."""
-    result = {"name": name, "score": 0, "max_score": 1}
+    """Judge a copy of a submitted file. Return (function, score, max_score, line) of each of its
+    functions."""
+    functions = functions_of(name)
+    share = 1 / len(functions)
+    line = f"{file_of(name)} was not handed in"
     try:
         verdicts = judge_copy(folder, name, flags)
     except Exception as error:  # whatever it is, it costs no other exercise its points
-        result["output"] = printable(f"not graded: {type(error).__name__}: {error}", 500)
-        print(printable(f"note: {folder.name}: {name} {result['output']}"), flush=True)
-        return result
+        verdicts = None
+        line = printable(f"not graded: {type(error).__name__}: {error}", 500)
+        print(printable(f"note: {folder.name}: {name} {line}"), flush=True)
     if not verdicts:
-        result["output"] = f"{file_of(name)} was not handed in"
-        return result
-    lines = []
-    n_done = 0
+        return [(function, 0, share, line) for function in functions]
+    grades = []
     for function, verdict in verdicts.items():
-        if verdict.status == "done":
-            n_done += 1
-            continue
-        line = printable(verdict.message or f"{function}: not begun", 500)
-        if line not in lines:
-            lines.append(line)
-    result["score"] = round(n_done / len(verdicts), 4)
-    result["output"] = "\n".join(lines) or "done"
-    return result
+        part = {"done": 1, "mistake": flags.partial}.get(verdict.status, 0)
+        line = printable(verdict.message or f"{function}: {verdict.status}", 500)
+        grades.append((function, part * share, share, line))
+    return grades
 
 
 def judge_copy(folder, name, flags):
@@ -125,16 +122,64 @@ def judge_copy(folder, name, flags):
     outermost = min(paths, key=lambda path: (len(path.parts), path))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as room:
         shutil.copyfile(outermost, Path(room, file))
-        return judge({name: file}, flags.seed, flags.seconds, room)[name]
+        return judge({name: file}, flags.seed, flags.seconds, room, flags.user)[name]
 
 
-def feedback(tests):
-    """Return a line for each exercise, or for each function that fails."""
+def points(functions):
+    """Return the points of an exercise; three thirds are 1."""
+    return round(sum(score for _, score, _, _ in functions), 3)
+
+
+def feedback(grades):
+    """Return a line for each exercise that is done, or for each function that is not."""
     lines = []
-    for test in tests:
-        for line in test["output"].split("\n"):
-            lines.append(f"{test['name']}: {line}")
+    for name, functions in grades.items():
+        messages = [line for _, score, most, line in functions if score < most]
+        for message in dict.fromkeys(messages or ["done"]):  # without repetitions
+            lines.append(f"{name}: {message}")
     return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------ Gradescope
+
+
+def grade_for_gradescope(folder, names, flags):
+    """Write results.json, also if grading fails: then it says so, and the error is raised."""
+    path = Path(flags.gradescope).expanduser()
+    try:
+        write_json(path, gradescope_results(folder, names, flags))
+    except BaseException as error:
+        message = f"Grading failed; tell your teacher: {type(error).__name__}: {error}"
+        write_json(path, {"score": 0, "output": printable(message, 500), "tests": []})
+        raise
+
+
+def gradescope_results(folder, names, flags):
+    """Return the contents of results.json: a test for each function, in Gradescope's form."""
+    hidden = []
+    if flags.hidden:
+        hidden = choose_exercises(flags.hidden.replace("all", "").split(","))
+    tests = []
+    n_done = 0
+    for name, functions in grade_submission(folder, names, flags).items():
+        visibility = "after_due_date" if name in hidden else "visible"
+        for function, score, most, line in functions:
+            n_done += score == most
+            tests.append(
+                {
+                    "number": str(number_of(name)),
+                    "name": f"{name}: {function}",
+                    "score": round(score, 4),
+                    "max_score": round(most, 4),
+                    "status": "passed" if score == most else "failed",
+                    "output": line,
+                    "visibility": visibility,
+                }
+            )
+    total = round(sum(test["score"] for test in tests), 3)
+    print(f"{total:g} of {len(names)} points")
+    leaderboard = [{"name": "functions done", "value": n_done, "order": "desc"}]
+    return {"score": total, "tests": tests, "leaderboard": leaderboard}
 
 
 if __name__ == "__main__":

@@ -68,8 +68,9 @@ def expect(function, seed):
         for message, edits in read_mistakes(helper).items():
             singles[f"as in {helper}: {message}"] = [(helper, edits)]
     pairs = {}
-    for (first, edits), (second, more) in itertools.combinations(own.items(), 2):
-        pairs[f"{first} Also: {second}"] = [(function, edits), (function, more)]
+    for first, second in itertools.combinations(singles, 2):
+        if first in own:  # else both are of helpers
+            pairs[f"{first} Also: {second}"] = singles[first] + singles[second]
     known = [Computed(mistakes, solution, cases, results) for mistakes in (singles, pairs)]
     return Expectation(function, cases, results, gradients, *known)
 

@@ -1,15 +1,23 @@
-"""Train with your own functions in place of ours, in a run of train_lm.py or train_mlm.py.
+"""Train with your own functions in place of ours, in a run of a training script.
 
-    python -m course.train answers/ [train_mlm.py] --pos alibi --data speeches
+    python -m course.train answers/ --pos alibi --data speeches
+    python -m course.train answers/ train_mlm.py --data speeches
+    python -m course.train answers/ train_classifier.py --data speeches
 
-All flags are the script's. Where no function of yours runs, the course's solution does.
+All flags are the script's. Where no function of yours runs, the course's solution does. At the end
+stands which of yours the run has used.
 """
 
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
+
+import data.text
 import model
+import nets.classifier
+import train_classifier
 import train_lm
 import train_mlm
 from course.exercises import EXERCISES, solutions
@@ -17,6 +25,7 @@ from course.judge import judge
 from course.observe import Answer, settings_kept
 from lab.flags import main, require
 
+SCRIPTS = {f"{script.__name__}.py": script for script in (train_lm, train_mlm, train_classifier)}
 RUNS = ("done", "mistake", "difference")  # the status of a function that runs, right or not
 
 
@@ -31,6 +40,23 @@ def train(folder, script, flags):
     flags.out = flags.out or str(folder / f"{script.__name__}-{flags.pos}-{flags.seed}")
     print("  note: the run is opened and resumed with our functions; yours are not kept in it")
     script.train(flags)
+    used = [name for name, answer in answers.items() if answer.n_calls]
+    unused = [name for name in answers if name not in used]
+    print(f"your functions in this run: {', '.join(used) or 'none'}")
+    if unused:
+        print(f"not used in this run: {', '.join(unused)}")
+
+
+class Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function):
+        self.function = function
+        self.n_calls = 0
+
+    def __call__(self, *arguments):
+        self.n_calls += 1
+        return self.function(*arguments)
 
 
 def load_answers(folder):
@@ -45,8 +71,8 @@ def load_answers(folder):
         for function, verdict in verdicts.items():
             if verdict.status in RUNS:
                 with settings_kept():  # a file that turns gradients off does so for itself alone
-                    answers[function] = getattr(Answer(paths[name]).module, function)
-                print(f"  {function:<12} yours: {verdict.message or 'done'}")
+                    answers[function] = Counted(getattr(Answer(paths[name]).module, function))
+                print(f"  {function:<18} yours: {verdict.message or 'done'}")
     return answers
 
 
@@ -57,11 +83,17 @@ def put_in(course):
     """Let the model and the scripts compute with the functions of the course."""
     model.split_heads = split_heads_with(course.split_heads)
     model.Attention.attend = attend_with(course.attend, course.join_heads)
-    model.Block.forward = block_with(course.block)
+    model.Block.forward = block_with(course.block, course.layer_norm)
     model.ALiBi.bias = bias_with(course.causal_bias, course.encoder_bias)
     model.sinusoids = sinusoids_with(course.sinusoids)
     model.LanguageModel.loss = loss_with(course.loss)
+    model.Rotary.turn = turn_with(course.angles, course.rotate)
+    model.ClapHead.forward = clap_with(course.logits)
+    data.text.consecutive_blocks = blocks_with(course.next_words)
+    train_lm.evaluate = evaluate_with(course.perplexity)
     train_mlm.mask_tokens = masking_with(course.mask_words)
+    nets.classifier.pool_tokens = pool_with(course.mean_pool)
+    nets.classifier.Classifier.forward = classify_with(course.classify)
 
 
 def split_heads_with(split_heads):
@@ -85,14 +117,20 @@ def attend_with(attend, join_heads):
     return attend_in
 
 
-def block_with(block):
+def block_with(block, layer_norm):
     """Return a method for model.Block.forward."""
 
     def forward(layer, x, where, picked=None):
         def attention(x):
             return layer.attention(x, where)
 
-        y = block(x, layer.norm1, attention, layer.norm2, layer.feed_forward, layer.dropout)
+        def norm1(x):
+            return layer_norm(x, layer.norm1.weight, layer.norm1.bias, layer.norm1.eps)
+
+        def norm2(x):
+            return layer_norm(x, layer.norm2.weight, layer.norm2.bias, layer.norm2.eps)
+
+        y = block(x, norm1, attention, norm2, layer.feed_forward, layer.dropout)
         y = y.to(x.dtype)
         if picked is not None:
             y = y.flatten(0, 1)[picked]  # (N, C)
@@ -133,6 +171,73 @@ def loss_with(mean_loss):
     return loss
 
 
+def turn_with(angles, rotate):
+    """Return a method for model.Rotary.turn."""
+
+    def turn(rotary, q, k, i, j):
+        q = rotate(q, angles(i, rotary.D)).to(q.dtype)
+        return q, rotate(k, angles(j, rotary.D)).to(k.dtype)
+
+    return turn
+
+
+def clap_with(logits):
+    """Return a method for model.ClapHead.forward."""
+
+    def forward(head, h):
+        return logits(h, head.words.weight, head.beta).to(h.dtype)  # (B, T, V)
+
+    return forward
+
+
+def blocks_with(next_words):
+    """Return a function for data.text.consecutive_blocks, without --anchor and --eval-stride."""
+
+    def consecutive_blocks(ids, block_size, *_):
+        return next_words(ids.long(), block_size)
+
+    return consecutive_blocks
+
+
+def evaluate_with(perplexity):
+    """Return a function for train_lm.evaluate."""
+
+    def evaluate(lm, inputs, targets, *_):
+        lm.eval()
+        batches = []
+        with torch.no_grad():
+            for x, y in zip(inputs.split(64), targets.split(64)):
+                batches.append((lm(x), y))
+        lm.train()
+        return float(perplexity(batches))
+
+    return evaluate
+
+
+def pool_with(mean_pool):
+    """Return a function for nets.classifier.pool_tokens."""
+    pool_tokens = nets.classifier.pool_tokens
+
+    def pool(h, mask, how):
+        if how == "mean":
+            return mean_pool(h, mask).to(h.dtype)  # (B, C)
+        return pool_tokens(h, mask, how)
+
+    return pool
+
+
+def classify_with(classify):
+    """Return a method for Classifier.forward, of a classifier with a hidden layer."""
+
+    def forward(classifier, idx, mask=None):
+        x = classifier.project(classifier.features(idx, mask))
+        first, _, dropout, last = classifier.head
+        weights = first.weight, first.bias, last.weight, last.bias
+        return classify(x, *weights, dropout.p, classifier.training).to(x.dtype)
+
+    return forward
+
+
 def masking_with(mask_words):
     """Return a function for train_mlm.mask_tokens, without its last arguments."""
 
@@ -147,9 +252,8 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     folder = Path(sys.argv.pop(1))
     script = train_lm
-    if "train_mlm.py" in sys.argv:
-        script = train_mlm
-    sys.argv = [word for word in sys.argv if word not in ("train_lm.py", "train_mlm.py")]
+    if len(sys.argv) > 1 and sys.argv[1] in SCRIPTS:
+        script = SCRIPTS[sys.argv.pop(1)]
 
     def run(flags):
         train(folder, script, flags)

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,8 +32,10 @@ from course.observe import (
 )
 
 try:
+    import pwd
     import resource
 except ImportError:  # Windows
+    pwd = None
     resource = None
 
 ROOT = Path(__file__).parents[1]
@@ -45,15 +48,15 @@ RECURSION = 20  # frames of a function in one stack, of which faulthandler shows
 # --------------------------------------------------------------------- the process of the check
 
 
-def observe_in_process(tasks, cases, seconds, folder=None):
+def observe_in_process(tasks, cases, seconds, folder=None, user=""):
     """Return {function: Observation} of tasks [(path, function)]; cases: {function: its cases};
-    folder: where they run. Raises RuntimeError if no process can start."""
+    folder: where they run; user: see judge. Raises RuntimeError if no process can start."""
     observations = {}
     while len(observations) < len(tasks):
         remaining = tasks[len(observations) :]
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as results:
             torch.save(cases, Path(results, CASES))
-            end = run_worker(remaining, seconds, Path(results), folder)
+            end = run_worker(remaining, seconds, Path(results), folder, user)
             for _, function in remaining:
                 file = Path(results, f"{function}.pt")
                 if not file.exists():
@@ -67,12 +70,17 @@ def observe_in_process(tasks, cases, seconds, folder=None):
     return observations
 
 
-def run_worker(tasks, seconds, results, folder):
+def run_worker(tasks, seconds, results, folder, user):
     """Let a process observe functions, until it ends. Return its exit code, None if it had to be
     killed, and what it wrote to stderr."""
     job = [[(str(path), function) for path, function in tasks], seconds, str(results)]
     command = [sys.executable, "-m", "course.worker", json.dumps(job)]
     paths = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    identity = {}
+    if user:
+        identity = {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+        for path in (results, results / CASES, Path(folder), *Path(folder).iterdir()):
+            shutil.chown(path, user)
     with open(results / "stderr", "w+", encoding="utf-8", errors="replace") as stderr:
         process = subprocess.Popen(
             command,
@@ -81,6 +89,7 @@ def run_worker(tasks, seconds, results, folder):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
+            **identity,
             start_new_session=True,  # so that what it starts can be killed with it
         )
         try:
