@@ -226,7 +226,7 @@ def generate_cases(gen):
 
 
 def vocabulary_cases(gen):
-    for n, size in ((40, 9), (90, 12), (25, 30), (60, 7)):
+    for n, size in ((40, 30), (90, 25), (50, 9), (60, 7), (70, 12)):
         yield draw_words(gen, n), size
 
 

@@ -247,7 +247,12 @@ def measure_vocabulary(ask, words, size):
     for word, i in ids.items():
         if not isinstance(word, str) or not isinstance(i, int):
             raise Wrong(f"has the entry {word!r}: {i!r}, expected a word and its id, an int")
-    results = {"len(vocabulary(...))": torch.tensor(len(ids))}
+    order = [word for word in ids if word in words]
+    is_set = len(order) >= 10 and order == [word for word in set(words) if word in ids]
+    results = {"whether the words have the order of a Python set": torch.tensor(is_set)}
+    if is_set:  # the ids are other ones in each process
+        return results
+    results["len(vocabulary(...))"] = torch.tensor(len(ids))
     names = ["[PAD]", "[UNK]", "[MASK]", "[BOS]", "[EOS]", *sorted(set(words))]
     for name in names:
         results[f"vocabulary(...)[{name!r}]"] = torch.tensor(ids.get(name, -1))

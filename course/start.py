@@ -21,6 +21,19 @@ from lab.flags import main, require
 HERE = Path(__file__).parent
 CHECK = ("cases", "differences", "expectation", "judge", "measures", "observe", "worker")
 
+WORKFLOW = """name: exercises
+on: push
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/setup-python@v5
+        with:
+          python-version: "3.12"
+      - run: pip install torch --index-url https://download.pytorch.org/whl/cpu
+"""
+
 
 @dataclass
 class Flags:
@@ -41,6 +54,7 @@ def start(flags):
     command = f"python -m course.check {folder}"
     if flags.check:
         write_check(folder, names)
+        write_workflow(folder, names)
         command = f"python {folder / 'check.py'}"
     print(f"Write the functions in these files, then: {command}")
 
@@ -73,6 +87,7 @@ def write_check(folder, names):
     torch.set_num_threads(1)  # for tiny tensors
     code = folder / "course"
     code.mkdir(exist_ok=True)
+    (code / "__init__.py").write_text("")  # so that no installed poslab is imported instead
     for name in CHECK:
         shutil.copyfile(HERE / f"{name}.py", code / f"{name}.py")
     shutil.copyfile(HERE / "handout" / "known.py", code / "known.py")
@@ -89,6 +104,18 @@ def write_check(folder, names):
             print(f"  what mistakes of {function} return", flush=True)
             stored["expectations"][function] = pack(expect(function, seed=0))
     torch.save(stored, code / "expected.pt")
+
+
+def write_workflow(folder, names):
+    """Write a workflow for GitHub Classroom with a step for each exercise, which fails unless it is
+    done. The other steps run all the same."""
+    workflows = folder / ".github" / "workflows"
+    workflows.mkdir(parents=True, exist_ok=True)
+    text = WORKFLOW
+    for name in names:
+        text += f"      - name: {number_of(name)} {name}\n"
+        text += f"        if: always()\n        run: python check.py {name}\n"
+    write_new(workflows / "check.yml", text)
 
 
 def pack(expectation):

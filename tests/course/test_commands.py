@@ -3,16 +3,25 @@
 import ast
 import csv
 import functools
+import getpass
+import inspect
 import json
+import os
 import re
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from helpers import TINY, call, fails, succeed
+from helpers import TINY, Outcome, call, fails, succeed
 
 import course.judge
+import data.text
 import model
+import nets.classifier
+import train_lm
 import train_mlm
 from course.cases import CHECKS
 from course.exercises import EXERCISES, solutions
@@ -38,7 +47,7 @@ def answers(tmp_path):
 def judge_here(monkeypatch):
     """Let the commands judge in this process, which saves them the start of another."""
 
-    def judge(paths, seed=0, seconds=0, folder=""):
+    def judge(paths, seed=0, seconds=0, folder="", user=""):
         verdicts = {}
         for name, path in paths.items():
             verdicts[name] = judge_file(name, Path(folder, path), seed)
@@ -108,6 +117,70 @@ def test_a_stub_has_all_functions_and_no_solution(name):
         assert ast.unparse(function.body[1:]) == "raise NotImplementedError"
         assert ast.get_docstring(function)
     assert text.startswith(source[: source.index('"""', 3)])
+
+
+@pytest.fixture(scope="module")
+def handout(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("handout")
+    succeed(call("course.start", folder, exercises="3,13"))
+    return folder
+
+
+def test_a_handout_has_no_solution(handout):
+    paths = [path for path in handout.rglob("*") if path.is_file()]
+    contents = [path.read_bytes() for path in paths]
+    for name in ("heads", "vocabulary"):
+        for solution in solutions(name).values():
+            for line in inspect.getsource(solution).splitlines():
+                if "return " in line or " = " in line:
+                    for content in contents:
+                        assert line.strip().encode() not in content
+    assert len((handout / "AGENTS.md").read_text(encoding="utf-8").splitlines()) <= 40
+    workflow = (handout / ".github/workflows/check.yml").read_text(encoding="utf-8")
+    assert "run: python check.py heads\n" in workflow and "check.py vocabulary\n" in workflow
+
+
+# Runs check.py, and says whether anything but torch and the handout was imported
+ALONE = """
+import runpy, sys
+class Hidden:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in ("tyro", "lab", "data", "nets", "model", "tokenizers"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Hidden)
+runpy.run_path("check.py", run_name="__main__")
+"""
+
+
+def check_handout(folder, *words):
+    command = [sys.executable, "-c", ALONE, *words]
+    paths = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=paths, capture_output=True, text=True)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.slow
+def test_a_handout_names_mistakes_with_torch_alone(handout):
+    for name in ("heads", "vocabulary"):
+        (handout / EXERCISES[name].name).write_text(stub(name), encoding="utf-8")
+    answer(handout, "heads", "split_heads", SPLIT)
+    answer(handout, "heads", "join_heads", "return y.reshape(len(y), y.size(2), -1)")
+    two = "c = __import__('collections').Counter(words).most_common(size)\n"
+    two += "    return {w: i for i, w in enumerate(SPECIAL + [w for w, _ in c], 1)}"
+    answer(handout, "vocabulary", "vocabulary", two)
+    outcome = check_handout(handout)
+    assert outcome.code == 1, outcome
+    lines = outcome.out.splitlines()
+    assert lines[0].endswith("joined without transposing back, which mixes positions and channels.")
+    assert "equally frequent words" in lines[1] and "Also: the ids are counted from 1" in lines[1]
+    assert lines[2].endswith("encode not begun") and "0 of 2 done" in outcome.out
+    assert outcome.out == unfinished(call("course.check", handout)).out
+    answer(handout, "heads", "join_heads", JOIN)
+    path = handout / "ex03_heads.py"
+    path.write_text(path.read_text().replace("y.reshape(len(y), y.size(2), -1)", JOIN[7:]))
+    outcome = check_handout(handout, "3")
+    assert outcome.code == 0 and "1 of 1 done" in outcome.out
+    assert check_handout(handout, "alibi").code == 2
 
 
 def test_check_names_the_mistake_and_shows_the_numbers(answers, judge_here):
@@ -272,8 +345,8 @@ def test_check_goes_on_after_a_function_that_ends_python_or_never_ends(answers, 
     answer(answers, "alibi", "slopes", "import os; os._exit(0)")
     lines = unfinished(call("course.check", answers, "3", "5", "7")).out.splitlines()
     assert re.match(r" +3 heads +line \d+ in split_heads: not finished after 2 seconds", lines[0])
-    assert lines[1].startswith("  5 alibi       ends Python (exit code 0) before")
-    assert lines[2].startswith("  7 perplexity  next_words, loss, perplexity not begun")
+    assert lines[2].startswith("  5 alibi       ends Python (exit code 0) before")
+    assert lines[4].startswith("  7 perplexity  next_words, loss, perplexity not begun")
 
 
 def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypatch):
@@ -285,7 +358,7 @@ def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypa
     answer(cem, "heads", "split_heads", "return 'cem'")
     judge_all = course.judge.judge
 
-    def judge(paths, seed, seconds, folder):
+    def judge(paths, seed, seconds, folder, user):
         if "cem" in Path(folder, paths["heads"]).read_text("utf-8"):
             raise OSError("the disk is full")
         return judge_all(paths, seed, seconds, folder)
@@ -303,18 +376,66 @@ def test_what_cannot_be_graded_costs_no_other_row(tmp_path, judge_here, monkeypa
     )
 
 
-def test_one_submission_for_gradescope(tmp_path, judge_here):
+def test_one_submission_for_gradescope(tmp_path, judge_here, monkeypatch):
     succeed(call("course.start", tmp_path, exercises="3", no_check=True))
     answer(tmp_path, "heads", "split_heads", SPLIT)
-    answer(tmp_path, "heads", "join_heads", "return y")
+    answer(tmp_path, "heads", "join_heads", "return y.reshape(len(y), y.size(2), -1)")
     results = tmp_path / "results.json"
-    succeed(call("course.grade", tmp_path, exercises="3,2", gradescope=results))
-    found = json.loads(results.read_text(encoding="utf-8"))
-    assert found["score"] == 0.5
-    missing = "ex02_attention.py was not handed in"
-    assert found["tests"][0] == {"name": "attention", "score": 0, "max_score": 1, "output": missing}
-    assert found["tests"][1]["score"] == 0.5
-    assert found["tests"][1]["output"].startswith("join_heads: output has shape (")
+    flags = dict(exercises="3,2", gradescope=results, hidden="2")
+    succeed(call("course.grade", tmp_path, **flags))
+    written = json.loads(results.read_text(encoding="utf-8"))
+    tests = {test["name"]: test for test in written["tests"]}
+    names = ["attention: attend", "attention: hide_future"]
+    assert list(tests) == [*names, "heads: split_heads", "heads: join_heads"]
+    for name in names:
+        assert tests[name]["output"] == "ex02_attention.py was not handed in"
+        assert tests[name]["visibility"] == "after_due_date" and tests[name]["score"] == 0
+    done, mistake = tests["heads: split_heads"], tests["heads: join_heads"]
+    assert (done["score"], done["status"], done["visibility"]) == (0.5, "passed", "visible")
+    assert (mistake["score"], mistake["status"]) == (0.25, "failed")  # half, since it has a name
+    assert "without transposing back" in mistake["output"]
+    assert written["score"] == 0.75 and written["leaderboard"][0]["value"] == 1
+    succeed(call("course.grade", tmp_path, **flags, partial=0))
+    assert json.loads(results.read_text(encoding="utf-8"))["score"] == 0.5
+    # If grading itself fails, the results say so
+    monkeypatch.setattr("course.known.functions_of", lambda name: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        call("course.grade", tmp_path, **flags)
+    written = json.loads(results.read_text(encoding="utf-8"))
+    assert written["score"] == 0 and "Grading failed; tell your teacher" in written["output"]
+
+
+@pytest.mark.slow
+def test_the_zip_of_a_gradescope_autograder_grades(tmp_path):
+    fails(call("course.gradescope", tmp_path / "no.zip", exercises="99"), "no such exercise")
+    flags = dict(exercises="3,13", hidden="13")
+    succeed(call("course.gradescope", tmp_path / "auto.zip", **flags))
+    # Gradescope's folders
+    for name in ("source", "submission", "results", "venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    with zipfile.ZipFile(tmp_path / "auto.zip") as file:
+        file.extractall(tmp_path / "source")
+        assert file.getinfo("run_autograder").external_attr >> 16 == 0o755
+    python = tmp_path / "venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    succeed(call("course.start", tmp_path / "submission", exercises="3", no_check=True))
+    answer(tmp_path / "submission", "heads", "split_heads", SPLIT)
+    for user in ("", getpass.getuser()):  # "" as ours; another user needs root
+        environment = os.environ | {"AUTOGRADER": str(tmp_path), "STUDENT_USER": user}
+        if user and os.getuid():
+            continue
+        for script in ("setup.sh", "run_autograder"):
+            assert subprocess.run(["bash", "-n", tmp_path / "source" / script]).returncode == 0
+        subprocess.run(["bash", tmp_path / "source/run_autograder"], env=environment, check=True)
+        results = json.loads((tmp_path / "results/results.json").read_text(encoding="utf-8"))
+        assert results["score"] == 0.5, results
+        shown = [test["visibility"] for test in results["tests"]]
+        assert shown == ["visible"] * 2 + ["after_due_date"] * 2
+    python.write_text("#!/bin/sh\nkill -9 $$\n", encoding="utf-8")  # grading ends without a word
+    subprocess.run(["bash", tmp_path / "source/run_autograder"], env=environment)
+    results = json.loads((tmp_path / "results/results.json").read_text(encoding="utf-8"))
+    assert results == {"score": 0, "output": "Grading did not end; tell your teacher.", "tests": []}
 
 
 def test_grade_explains_mistakes(tmp_path):
@@ -329,7 +450,10 @@ def ours_again(monkeypatch):
     """Put the library's own functions back after a test of course.train."""
     places = [(model, "split_heads"), (model.Attention, "attend"), (model.Block, "forward")]
     places += [(model.LanguageModel, "loss"), (model.ALiBi, "bias"), (model, "sinusoids")]
-    for owner, name in [*places, (train_mlm, "mask_tokens")]:
+    places += [(model.Rotary, "turn"), (model.ClapHead, "forward"), (train_lm, "evaluate")]
+    places += [(data.text, "consecutive_blocks"), (nets.classifier, "pool_tokens")]
+    places += [(nets.classifier.Classifier, "forward"), (train_mlm, "mask_tokens")]
+    for owner, name in places:
         monkeypatch.setattr(owner, name, getattr(owner, name))
 
 
@@ -341,7 +465,7 @@ def in_float64():
     return SimpleNamespace(**found)
 
 
-@pytest.mark.parametrize("pos", ["alibi", "sinusoidal", "learned"])
+@pytest.mark.parametrize("pos", ["alibi", "sinusoidal", "learned", "rope"])
 def test_right_functions_train_as_ours(pos, tmp_path, corpus, finished, ours_again):
     ours = read_metrics(finished("train_lm", "--pos", pos))
     put_in(in_float64())
@@ -356,8 +480,9 @@ def test_a_wrong_function_changes_the_training(answers, corpus, finished, ours_a
     ours = read_metrics(finished("train_lm", "--pos", "alibi"))[-1]
     answer(answers, "alibi", "causal_bias", "return torch.zeros(n_head, T, T)")
     said = succeed(call("course.train", answers, "--pos", "alibi", *TINY, data=corpus)).out
-    assert "causal_bias  yours: causal_bias: bias[0, 0, 1] is 0, expected -inf" in said
+    assert "causal_bias        yours: causal_bias: bias[0, 0, 1] is 0, expected -inf" in said
     assert "yours are not kept" in said
+    assert "\nyour functions in this run: causal_bias\n" in said
     mine = read_metrics(answers / "train_lm-alibi-0")[-1]
     assert mine["perplexity/one"] != pytest.approx(ours["perplexity/one"], rel=1e-4)
 
@@ -368,6 +493,26 @@ def test_masked_language_models_train_with_them(tmp_path, corpus, ours_again, ju
     flags = dict(data=corpus, valid=0.2, out=tmp_path / "run")
     said = succeed(call("course.train", tmp_path, "train_mlm.py", *TINY, **flags)).out
     assert "mine" in said and len(read_metrics(tmp_path / "run")) == 3
+
+
+def test_classifiers_train_with_them(tmp_path, corpus, ours_again, judge_here):
+    succeed(call("course.start", tmp_path, exercises="7,9", no_check=True))
+    answer(tmp_path, "classifier", "mean_pool", "return h[:, 0]")
+    answer(tmp_path, "perplexity", "loss", "return F.cross_entropy(logits.mT, targets)")
+    words = ["--n-layer", 1, "--n-head", 2, "--n-embd", 16, "--epochs", 1]
+    flags = dict(data=corpus, out=tmp_path / "run")
+    said = succeed(call("course.train", tmp_path, "train_classifier.py", *words, **flags)).out
+    assert "mean_pool          yours: mean_pool: this is the first token." in said
+    assert "\nyour functions in this run: mean_pool\nnot used in this run: loss\n" in said
+
+
+def test_right_functions_classify_as_ours(tmp_path, corpus, ours_again):
+    words = ["--n-layer", 1, "--n-head", 2, "--n-embd", 16, "--epochs", 2, "--head-dropout", 0]
+    succeed(call("train_classifier", *words, data=corpus, out=tmp_path / "ours"))
+    put_in(in_float64())
+    succeed(call("train_classifier", *words, data=corpus, out=tmp_path / "mine"))
+    for a, b in zip(read_metrics(tmp_path / "ours"), read_metrics(tmp_path / "mine")):
+        assert a == pytest.approx(b, rel=1e-4)
 
 
 def test_an_error_of_a_function_keeps_its_traceback(answers, corpus, tmp_path, ours_again):
