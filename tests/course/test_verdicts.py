@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import ROOT
 from torch import einsum
 
 import model
@@ -58,6 +59,8 @@ def test_every_function_has_mistakes_and_together_more_than_two_hundred():
     text = MISTAKES.read_text(encoding="utf-8")
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == list(RIGHT)
     assert text.count("\n- ") == len(messages)
+    page = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
+    assert f"[{len(messages)} known" in page
 
 
 def test_two_mistakes_at_once_are_both_named():
