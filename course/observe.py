@@ -285,6 +285,8 @@ def describe(error, report):
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return f"needs more than {GIGABYTES} GB of memory"
     line = list(report.format_exception_only())[-1].strip()
+    if "detach().numpy()" in line:  # torch's advice, which would cut the gradient
+        return "numpy has no gradients, which must flow here. Compute with torch instead"
     if isinstance(error, RecursionError):
         return f"{line}. Does a function call itself without end?"
     return line

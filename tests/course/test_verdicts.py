@@ -214,6 +214,14 @@ CUT = [
 ]
 
 
+def test_numpy_is_not_to_be_detached():
+    def logits(h, table, beta):
+        return torch.tensor(RIGHT["logits"](h, table, beta).numpy())
+
+    said = verdict_on(logits, "logits").message
+    assert said.endswith("numpy has no gradients, which must flow here. Compute with torch instead")
+
+
 @pytest.mark.parametrize("name, place, function", CUT)
 def test_a_gradient_that_is_cut_is_found(name, place, function):
     said = f"{name}: the numbers are right, but the gradient of {place} is "
