@@ -19,10 +19,10 @@ from tyro.conf import Positional
 from data.files import write_text
 from data.readers import TASK_NAMES
 from lab import tables
-from lab.figures import Panel, curves, save
+from lab.figures import WIDTH, Panel, curves, save, set_lengths
 from lab.flags import Folder, RunFolders, main, require
 from lab.load import read_metrics
-from lab.rows import Row, group_runs, read_finished_run, shown_factor
+from lab.rows import Row, group_runs, name_labels, read_finished_run, shown_factor
 from lab.significance import compare_answers, compare_seeds, interval
 
 METRICS = {  # columns in this order, and their headings
@@ -55,6 +55,7 @@ tests. Negative: the first is lower."""
 OTHER_SHAPES = """Rows with other numbers of parameters share the batches of a seed, but not its
 initial weights."""
 TESTS_HEADER = ["test", "first", "second", "seeds", "first against second", "p"]
+LEAST_WIDTH = 2.5  # inches; text of 7 points does not fit into less
 UNTESTED = "No difference is tested: it needs numbers that two rows have, of several, equal seeds."
 INTERVALS = "95% bootstrap intervals of means over seeds, for other test data: no test of rows."
 MCNEMAR = "McNemar's exact test: p is about other test rows, not other seeds, and is not corrected."
@@ -65,10 +66,13 @@ class Flags:
     runs: Positional[RunFolders]  # run folders, also of baselines.py, in table order
     out: Folder = "out/compare"  # folder of the tables and figures; older ones are replaced
     labels: str = ""  # one name per row, joined by commas; '': flags that differ, or folders
+    prefix: str = ""  # of the names of all files, for a report with several comparisons
+    width: float = WIDTH  # inches of the figures
     intervals: bool = False  # also give intervals over test rows or sentences; decoders read again
 
 
 def compare(flags):
+    require(flags.width >= LEAST_WIDTH, f"--width {flags.width:g}: at least {LEAST_WIDTH} inches")
     runs = read_runs(flags.runs)
     trained = [run for run in runs if run.config["kind"] != "baselines"]
     require(trained, "give the folder of at least one run of a train_*.py script")
@@ -80,25 +84,28 @@ def compare(flags):
     out = Path(flags.out).expanduser()
     out.mkdir(parents=True, exist_ok=True)
     for pattern in ("train-short-test-long*", "intervals.*", "mcnemar.*", "compare-tests.tex"):
-        for path in out.glob(pattern):
+        for path in out.glob(flags.prefix + pattern):
             path.unlink()  # of an earlier comparison
 
     names = names_of_columns(rows)
-    write_table(out / "compare", names, rows, baselines, names_to_test(names, is_task(rows)))
-    draw(out / "compare", names, rows, baselines)
+    stem = out / f"{flags.prefix}compare"
+    write_table(stem, names, rows, baselines, names_to_test(names, is_task(rows)))
+    draw(stem, names, rows, baselines, flags.width)
 
     tests_of_answers = compare_answers(rows + baselines)
     if tests_of_answers:
-        text = write_tests(out / "mcnemar", tests_of_answers, MCNEMAR)
-        write_text(out / "mcnemar.md", f"{text}\n")
+        stem = out / f"{flags.prefix}mcnemar"
+        text = write_tests(stem, tests_of_answers, MCNEMAR)
+        write_text(f"{stem}.md", f"{text}\n")
     if flags.intervals:
-        write_intervals(out / "intervals", names, rows + baselines)
+        write_intervals(out / f"{flags.prefix}intervals", names, rows, baselines)
     lengths = names_of_lengths(trained)
+    stem = out / f"{flags.prefix}train-short-test-long"
     if is_task(rows):
-        draw_lengths(out / "train-short-test-long", names_to_test(names, True), rows)
+        draw_lengths(stem, names_to_test(names, True), rows, flags.width)
     elif len(lengths) > 1:
-        write_table(out / "train-short-test-long", lengths, rows, [], lengths)
-        draw_lengths(out / "train-short-test-long", lengths, rows)
+        write_table(stem, lengths, rows, [], lengths)
+        draw_lengths(stem, lengths, rows, flags.width)
     print(f"{len(rows)} rows of {len(trained)} runs in {out}: tables and figures")
 
 
@@ -196,7 +203,7 @@ def write_table(stem, names, rows, baselines, tested):
             table.append(None)  # the line in LaTeX
         seeds = ", ".join(run.seed for run in row.runs) or "–"
         table.append([row.label, seeds, *(column[i] for column in columns)])
-    header = ["row", "seeds"]
+    header = [name_labels(rows), "seeds"]
     for name in names:
         metric, *parts = re.split("[/@]", name)
         if is_task(rows) and parts:
@@ -346,22 +353,22 @@ def cells_of_column(name, rows):
     return cells
 
 
-def write_intervals(stem, names, rows):
+def write_intervals(stem, names, rows, baselines):
     """Write and print the table of intervals of the numbers of test rows and lines."""
     tested = []
     for name in names:
         if re.match("(perplexity|accuracy)/(?!(train|valid)$)", name):
             tested.append(name)
     table = []
-    for row in rows:
+    for row in rows + baselines:
         intervals = [interval(row.runs, name) for name in tested]
         table.append([row.label, *intervals])
-    print(tables.write(stem, ["row", *tested], table, INTERVALS))
+    print(tables.write(stem, [name_labels(rows), *tested], table, INTERVALS))
 
 
 # ---------------------------------------------------------------------------------------- 3. Figure
-def draw(stem, names, rows, baselines):
-    """Draw the numbers that all rows have over steps, as .png and .pdf."""
+def draw(stem, names, rows, baselines, width):
+    """Draw the numbers that all rows have over steps, as .png and .pdf. width: in inches."""
     panels = []
     for name in names:
         panel = panel_of(name, rows, baselines)
@@ -369,7 +376,7 @@ def draw(stem, names, rows, baselines):
             panels.append(panel)
     is_classifier = "epochs" in rows[0].runs[0].config["flags"]
     xlabel = "epoch of the search" if is_classifier else "step"
-    save_figure(curves(panels, xlabel), stem)
+    save_figure(curves(panels, xlabel, width), stem)
 
 
 def save_figure(figure, stem):
@@ -378,8 +385,9 @@ def save_figure(figure, stem):
         save(figure, stem.with_suffix(ending))
 
 
-def draw_lengths(stem, names, rows):
-    """Draw numbers over length, as .png and .pdf. names: joint@LENGTH or accuracy/LENGTH."""
+def draw_lengths(stem, names, rows, width):
+    """Draw numbers over length, as .png and .pdf. names: joint@LENGTH or accuracy/LENGTH. width: in
+    inches."""
     lines = {}
     ticks = set()
     for row in rows:
@@ -397,15 +405,14 @@ def draw_lengths(stem, names, rows):
     flags = run.config["flags"]
     if is_task(rows):
         panel = Panel(run.settings["data"], "accuracy of symbols (%)", lines, limits=(0, 100))
-        figure = curves([panel], f"length of the prompts; in training up to {flags['length']}")
+        xlabel = f"length of the prompts; in training up to {flags['length']}"
     else:
         title = f"{run.settings['data']}: {joint_sets(rows)}"
+        panel = Panel(title, "perplexity", lines, log=True)
         xlabel = f"tokens per block; in training {training_blocks(rows)}"
-        figure = curves([Panel(title, "perplexity", lines, log=True)], xlabel)
+    figure = curves([panel], xlabel, width)
     (axis,) = figure.axes
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted(ticks), sorted(ticks))
-    axis.minorticks_off()
+    set_lengths(axis, ticks)
     save_figure(figure, stem)
 
 

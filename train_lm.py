@@ -381,7 +381,7 @@ def draw_curve(run, text, config):
         floors = {"best possible": values.pop()}
     title = f"{run.folder.name}\nCausal LM on {text.name}, {name_positions(config)}"
     lines = run.logged({name: f"perplexity/{name}" for name in text.streams})
-    panel = Panel(title, "perplexity (log scale)", lines, floors, log=True)
+    panel = Panel(title, "perplexity", lines, floors, log=True)
     save(curves([panel], "step"), run.folder / "curve.png")
 
 

@@ -314,10 +314,7 @@ def draw_curves(run, text, config):
     ppl = run.logged({"held-out lines": "perplexity/valid"})
     accuracy = run.logged({"held-out lines": "accuracy/valid"})
     beta = run.logged({"beta": "beta"})
-    panels = [
-        Panel(title, "perplexity (log scale)", ppl, log=True),
-        Panel("", "accuracy", accuracy),
-    ]
+    panels = [Panel(title, "perplexity", ppl, log=True), Panel("", "accuracy", accuracy)]
     if beta:
         panels.append(Panel("CLAP head", "beta", beta))
     save(curves(panels, "step"), run.folder / "curve.png")

@@ -435,7 +435,7 @@ def draw_curves(run, texts, config):
         lines = run.logged(
             {words: f"perplexity/{name}-{view}" for view, words in texts.views.items()}
         )
-        panels.append(Panel(title, f"perplexity, {name} (log scale)", lines, log=True))
+        panels.append(Panel(title, f"perplexity, {name}", lines, log=True))
     save(curves(panels, "step"), run.folder / "curve.png")
 
 

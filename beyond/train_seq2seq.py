@@ -168,7 +168,7 @@ def train(flags):
         return  # rank 0 alone draws and prints
     title = f"{run.folder.name}\n{flags.task}, {examples.name}, {name_positions(config)}"
     lines = run.logged({test: f"perplexity/{test}" for test in tests})
-    panel = Panel(title, "perplexity of targets (log scale)", lines, log=True)
+    panel = Panel(title, "perplexity of targets", lines, log=True)
     save(curves([panel], "step"), run.folder / "curve.png")
     for test in tests:
         keys = [key for key in result if key.endswith(f"/{test}")]

@@ -11,7 +11,7 @@ from data.corpus import PAIR, sentences_of
 from data.files import printable
 from data.labelled import by_seen
 from data.tokenizer import EOS
-from lab.figures import Panel, choose_ink, curves, new_figure, save, styled
+from lab.figures import WIDTH, Panel, choose_ink, curves, new_figure, save, styled
 from lab.predictions import FILE, Predictions, write_rows, yes_or_no
 
 MOST_NUMBERS = 40  # classes whose names and numbers fit into a confusion matrix
@@ -139,9 +139,7 @@ def draw_confusion(counts, classes, title):
     counts = np.array(counts)
     n_class = len(classes)
     is_small = n_class <= MOST_NUMBERS
-    cell = 0.8  # inches
-    if n_class > 8:
-        cell = max(0.3, 6 / n_class)
+    cell = min(0.8, max(0.3, (WIDTH - 1.6) / n_class))  # inches
     if not is_small:
         cell = 12 / n_class  # all on a page, without numbers
     points = min(9, 24 * cell)  # size of the numbers; four digits fit into a cell
@@ -178,5 +176,5 @@ def draw_search(run, metric, dashed, title):
     names = ("train", "valid", "test", "seen", "unseen")
     metrics = run.logged({name: f"{metric}/{name}" for name in names})
     losses = run.logged({name: f"loss/{name}" for name in ("train", "valid")})
-    panels = [Panel(title, metric, metrics, dashed), Panel("", "loss", losses)]
+    panels = [Panel(title, metric, metrics, dashed), Panel("", "loss (nats)", losses)]
     return curves(panels, "epoch of the search")

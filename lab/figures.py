@@ -8,6 +8,7 @@ import io
 import math
 import re
 import sys
+import textwrap
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,22 +19,35 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from model import POSITIONS
 from nets.build import Options
 
+WIDTH = 6.5  # inches of a figure, the text width of a page: figures are printed as they are
+PANEL = 2.1  # inches that a panel of `curves` needs at least
 COLORS = ("#4477AA", "#EE6677", "#228833", "#CCBB44", "#66CCEE", "#AA3377", "#777777")
 FEW_SEEDS = 5  # fewer are drawn as points, without a band
+# Beside colors, which some readers cannot tell apart: of the encodings, in the order of POSITIONS
+MARKERS = ("o", "s", "^", "v", "D", "P", "X", "<", ">", "p", "h", "*", "d")
+DASHES = ("-", (0, (6, 1.5)), (0, (3, 1)), (0, (6, 1, 1, 1)), (0, (1.5, 0.8)))
+N_MARKS = 8  # markers on a line of many points
 BEST = "best possible, "  # followed by the label of a line, whose color it takes
 STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.prop_cycle": f"cycler('color', {list(COLORS)})",
     "grid.alpha": 0.25,
-    "font.size": 9,
-    "figure.dpi": 150,
+    "font.size": 8,  # of titles and axes; the least is 7 points
+    "axes.titlesize": 8.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7.5,
     "legend.frameon": False,
+    "legend.handlelength": 3,  # shows the dashes
+    "figure.dpi": 150,
+    "savefig.pad_inches": 0.0417,  # as constrained layout leaves, so that the width is kept
     "text.usetex": False,  # a folder's name may contain $
     "text.parse_math": False,
     "pdf.fonttype": 42,  # TrueType; many conferences refuse Type 3
@@ -146,19 +160,34 @@ def name_positions(config):
     return name
 
 
-def line_colors(labels):
-    """Return {label: color}: "lr=0.1, rotary" has that of its class, others the rest of COLORS."""
-    colors = {}
-    for pos in POSITIONS:
-        encoding = POSITIONS[pos]
-        pattern = rf"(?<!\w)({pos}|{re.escape(encoding.label)})(?!\w)"
+def line_styles(labels):
+    """Return {label: {"color", "marker", "linestyle"}}: "lr=0.1, rotary" has those of its class,
+    others the rest."""
+    numbers = {}  # label: the number of its encoding
+    for number, pos in enumerate(POSITIONS):
+        pattern = rf"(?<!\w)({pos}|{re.escape(POSITIONS[pos].label)})(?!\w)"
         for label in labels:
-            if label not in colors and re.search(pattern, label, re.IGNORECASE):
-                colors[label] = encoding.color
-                break  # a second line of this encoding needs another color
-    unused = [color for color in COLORS if color not in colors.values()]
-    free = cycle(unused or COLORS)
-    return {label: colors.get(label) or next(free) for label in labels}
+            if label not in numbers and re.search(pattern, label, re.IGNORECASE):
+                numbers[label] = number
+                break  # a second line of this encoding needs other marks
+    encodings = list(POSITIONS.values())
+    used = [encodings[number].color for number in numbers.values()]
+    colors = cycle([color for color in COLORS if color not in used] or COLORS)
+    unused = [number for number in range(len(MARKERS)) if number not in numbers.values()]
+    others = cycle(unused or range(len(MARKERS)))
+    styles = {}
+    for label in labels:
+        if label in styles:
+            continue
+        if label in numbers:
+            number = numbers[label]
+            color = encodings[number].color
+        else:
+            number = next(others)
+            color = next(colors)
+        marker = MARKERS[number % len(MARKERS)]
+        styles[label] = dict(color=color, marker=marker, linestyle=DASHES[number % len(DASHES)])
+    return styles
 
 
 @dataclass
@@ -174,50 +203,103 @@ class Panel:
 
 
 @styled()
-def curves(panels, xlabel):
-    """Return a figure of Panels, with one legend for all."""
-    columns = min(len(panels), 4)
-    rows = math.ceil(len(panels) / 4)
-    figsize = (3 * columns + 1, 2.7 * rows + 0.5)
-    figure, axes = new_figure(rows, columns, figsize, squeeze=False)
+def curves(panels, xlabel, width=WIDTH):
+    """Return a figure of Panels, with one legend for all. width: in inches."""
+    columns = count_columns(len(panels), width)
+    rows = math.ceil(len(panels) / columns)
+    height = max(1.9, 0.72 * width / columns)  # of a panel
+    if columns == 1:
+        height = 0.5 * width
+    figure, axes = new_figure(rows, columns, (width, rows * height), squeeze=False)
     labels = []
     for panel in panels:
         labels.extend(panel.lines)
-    colors = line_colors(labels)
-    handles = {}  # label: its line, in any panel
+    styles = line_styles(labels)
     for axis, panel in zip(axes.flat, panels):
-        draw_panel(axis, panel, xlabel, colors)
-        for line, label in zip(*axis.get_legend_handles_labels()):
-            handles[label] = line
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
+        draw_panel(axis, panel, xlabel, styles)
+        title = textwrap.fill(panel.title, int(13 * width / columns))
+        axis.set_title(title)
+    free = axes.flat[len(panels) :]
+    draw_legend(figure, free, panels, styles)
     return figure
 
 
-def draw_panel(axis, panel, xlabel, colors):
-    """Draw a Panel. colors: {label: color} of its lines."""
+def count_columns(n_panel, width):
+    """Return how many panels stand side by side, at most three; four make a square."""
+    most = max(1, min(3, int(width / PANEL)))
+    if n_panel == 4:
+        most = min(2, most)
+    return min(n_panel, most)
+
+
+def draw_legend(figure, free, panels, styles):
+    """Draw the legend of all panels into the cells that are free, or below the panels."""
+    handles = {}  # label: a line that looks as in the panels
+    for label, style in styles.items():
+        # A legend hides a label that begins with _, hence the space
+        handles[label] = Line2D([], [], markersize=4, label=f" {label}", **style)
+    for panel in panels:
+        for label, style in dashed_styles(panel, styles).items():
+            handles[label] = Line2D([], [], label=f" {label}", **style)
+    longest = max((len(label) for label in handles), default=0)  # letters
+    legend_fits = len(free) > 0 and len(handles) <= 12 and longest <= 26
+    for axis in free:
+        axis.set_axis_off()
+    if legend_fits:
+        free[0].legend(handles=list(handles.values()), loc="center left")
+    else:
+        n_across = int(figure.get_figwidth() / (0.6 + 0.06 * longest))
+        n_across = min(max(1, n_across), 4)
+        place = dict(loc="outside lower center", ncols=n_across)
+        figure.legend(handles=list(handles.values()), **place)
+        n_lines = math.ceil(len(handles) / n_across)
+        figure.set_figheight(figure.get_figheight() + 0.17 * n_lines)
+
+
+def dashed_styles(panel, styles):
+    """Return {label: options of its line} of a Panel's horizontal lines."""
+    options = {}
+    for label, dash in zip(panel.dashed, cycle(("--", ":", "-."))):
+        color = "0.35"
+        if label.removeprefix(BEST) in styles:
+            color = styles[label.removeprefix(BEST)]["color"]
+        options[label] = dict(color=color, linestyle=dash, linewidth=0.9)
+    return options
+
+
+def draw_panel(axis, panel, xlabel, styles):
+    """Draw a Panel. styles: see `line_styles`."""
     n_hidden = 0  # first values of each line
     if panel.log and all(len(xs) > 2 and xs[0] == 0 for xs, _ in panel.lines.values()):
         n_hidden = 1
         xlabel = f"{xlabel} ({xlabel} 0 not shown)"
-    for label, (xs, ys) in panel.lines.items():
+    # Lines that coincide are all seen: dashed ones are above solid ones, narrow above wide ones
+    widths = np.linspace(min(2.2, 1 + 0.2 * len(panel.lines)), 1.2, len(panel.lines))
+    for number, (label, (xs, ys)) in enumerate(panel.lines.items()):
         seeds = np.atleast_2d(ys)[:, n_hidden:]  # (seeds, N)
-        style = ".-" if len(xs) < 25 else "-"
-        if 1 < len(seeds) < FEW_SEEDS and len(xs) > 1:
-            style = "-"  # the seeds are points
-        # A legend hides a label that begins with _, hence the space
-        options = {"color": colors[label], "label": f" {label}"}
-        plot_mean(axis, xs[n_hidden:], seeds, style, limits=panel.limits, **options)
-    for (label, y), style in zip(panel.dashed.items(), cycle(("--", ":", "-."))):
-        color = colors.get(label.removeprefix(BEST), "0.35")
-        axis.axhline(y, color=color, label=f" {label}", linestyle=style, linewidth=0.9)
+        options = dict(styles[label], label=f" {label}", linewidth=widths[number], markersize=3.5)
+        options["zorder"] = 2 if styles[label]["linestyle"] == "-" else 2.1
+        step = math.ceil(len(xs) / N_MARKS)
+        options["markevery"] = (number % step, step)
+        plot_mean(axis, xs[n_hidden:], seeds, limits=panel.limits, **options)
+    for label, options in dashed_styles(panel, styles).items():
+        axis.axhline(panel.dashed[label], label=f" {label}", **options)
+    ylabel = panel.ylabel
     if panel.log:
         set_log_scale(axis)
+        ylabel = f"{ylabel} (log)"
     elif panel.ylabel == "accuracy":
         axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.set(title=panel.title, xlabel=xlabel, ylabel=panel.ylabel)
+    axis.set(xlabel=xlabel, ylabel=ylabel)
+
+
+def set_lengths(axis, lengths):
+    """Make the x axis, of lengths, logarithmic with these lengths as ticks; name it so."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(lengths), sorted(lengths))
+    axis.minorticks_off()
+    axis.set_xlabel(f"{axis.get_xlabel()} (log)")
 
 
 def set_log_scale(axis):
@@ -235,15 +317,22 @@ def set_log_scale(axis):
     axis.yaxis.set_major_formatter("{x:,.6g}")
 
 
-def plot_mean(axis, xs, seeds, *style, limits=(-math.inf, math.inf), **options):
+def plot_mean(axis, xs, seeds, limits=(-math.inf, math.inf), **options):
     """Plot the mean of [ys of each seed], in a band of ± their sample deviation, which ends at the
     limits. Few seeds are points instead: they tell more than their deviation."""
     means = np.mean(seeds, axis=0)
-    (line,) = axis.plot(xs, means, *style, **options)
+    are_points = 1 < len(seeds) < FEW_SEEDS
+    options_of_mean = dict(options)
+    if are_points and len(xs) > 1:
+        options_of_mean["marker"] = "None"  # the seeds are the markers
+    (line,) = axis.plot(xs, means, **options_of_mean)
     color = line.get_color()
-    if 1 < len(seeds) < FEW_SEEDS:
+    if are_points:
+        points = {"marker": "."} | options | {"linestyle": "none", "alpha": 0.6, "label": None}
+        if len(xs) < 25:
+            points["markevery"] = None  # there is room for all
         for ys in seeds:
-            axis.plot(xs, ys, ".", color=color, markersize=3, alpha=0.6)
+            axis.plot(xs, ys, **points | {"color": color, "markersize": 3})
     elif len(seeds) > 1:
         d = np.std(seeds, axis=0, ddof=1)
         low = np.clip(means - d, *limits)

@@ -13,6 +13,7 @@ from lab.load import read_config, read_result
 from model import POSITIONS
 
 IN_PERCENT = ("accuracy", "macro_f1", "exact")  # numbers that are shown in percent
+HEADINGS = {"pos": "positions", "init_from": "start"}  # of settings whose values have names
 LONGEST_LABEL = 60  # letters; rows with longer ones are named by their folders
 
 
@@ -140,7 +141,7 @@ def name_rows(runs):
     code, or else the folder. A single row has the name of its position encoding."""
     if len(runs) == 1 and "pos" in runs[0].settings:
         return [spell_setting("pos", runs[0].settings["pos"])]
-    settings = [run.settings for run in runs]
+    settings = [without_evaluation(run.settings) for run in runs]
     names = describe_differences(settings)
     if not are_distinct(names):
         settings = fill_lacking(runs)
@@ -174,21 +175,43 @@ def fill_lacking(runs):
         for name in run.settings:
             if name in run.config["flags"]:  # not one of the run that it starts from
                 filled[name] = defaults.get(name, "")
-    return [filled | run.settings for run in runs]
+    return [without_evaluation(filled | run.settings) for run in runs]
+
+
+def without_evaluation(settings):
+    """Return settings without those that say on what a trained model is measured: eval_test, ..."""
+    return {name: value for name, value in settings.items() if not name.startswith("eval_")}
+
+
+def name_labels(rows):
+    """Return the heading of a column with the labels of rows, what differs between them:
+    "positions", "positions, window". If it is too much, "run"."""
+    names = differing_settings([without_evaluation(row.runs[0].settings) for row in rows])
+    if len(rows) == 1:
+        return "positions"
+    if not 1 <= len(names) <= 3:
+        return "run"
+    words = [HEADINGS.get(name, name.replace("_", "-")) for name in names]
+    return ", ".join(words)
 
 
 def describe_differences(settings):
     """Return for each dictionary the entries that differ from another's: "ALiBi, window=8"."""
-    values = {}  # name: all its values
-    for entries in settings:
-        for name, value in entries.items():
-            values.setdefault(name, set()).add(str(value))
-    differing = [name for name in values if len(values[name]) > 1]
+    differing = differing_settings(settings)
     descriptions = []
     for entries in settings:
         words = [spell_setting(name, entries[name]) for name in differing if name in entries]
         descriptions.append(", ".join(words))
     return descriptions
+
+
+def differing_settings(settings):
+    """Return the names of the entries that have several values in dictionaries."""
+    values = {}  # name: all its values
+    for entries in settings:
+        for name, value in entries.items():
+            values.setdefault(name, set()).add(str(value))
+    return [name for name in values if len(values[name]) > 1]
 
 
 def spell_setting(name, value):

@@ -121,7 +121,7 @@ def comparison_jobs(flags, out, parts):
         runs = [out / f"{name}-{seed}" for name, seed in product(label_of, range(flags.seeds))]
         if part != "form":
             runs.append(out / "baselines")
-        words = [*runs, *options(labels=",".join(label_of.values()))]
+        words = [*runs, *options(labels=",".join(label_of.values()), prefix=f"{part}-")]
         jobs.append(Job(f"compare-{part}", "compare", words))
     return jobs
 

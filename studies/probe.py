@@ -275,7 +275,7 @@ def draw(path, results):
             errors = [run["probe"][weights] for run in runs]  # per seed, then layer
             lines[weights] = (runs[0]["layers"], errors)
         dashed = {"always the middle": runs[0]["nothing"]}
-        panels.append(figures.Panel(label, "distance in tokens", lines, dashed))
+        panels.append(figures.Panel(label, "error (tokens)", lines, dashed))
     figure = figures.curves(panels, "layer")
     highest = max(axis.get_ylim()[1] for axis in figure.axes)
     for axis in figure.axes:

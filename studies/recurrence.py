@@ -56,14 +56,13 @@ def study(flags):
         seconds[label] = lengths, [time_step(run, length, flags) for length in lengths]
     out.mkdir(parents=True, exist_ok=True)
     panels = [
-        figures.Panel("Reach", "share of the gradient (log scale)", gradients, log=True),
-        figures.Panel("Time", "seconds per step (log scale)", seconds, log=True),
+        figures.Panel("Reach", "share of the gradient", gradients, log=True),
+        figures.Panel("Time", "seconds per step", seconds, log=True),
     ]
     figure = figures.curves(panels, "tokens")
     figure.axes[0].set_xlabel("tokens back")
-    figure.axes[1].set_xlabel("tokens of a text (log scale)")
-    figure.axes[1].set_xscale("log", base=2)
-    figure.axes[1].set_xticks(LENGTHS, LENGTHS)
+    figure.axes[1].set_xlabel("tokens of a text")
+    figures.set_lengths(figure.axes[1], LENGTHS)
     figures.save(figure, out / "recurrence.png")
     finish(out, {"gradients": gradients, "seconds": seconds})
 

@@ -23,6 +23,10 @@ LONGEST_NAME = 16  # characters of a token that are shown
 # Inches
 GAP = 0.15  # between maps, and around them
 HEADING = 0.3  # of a map
+NAMED = 0.1  # between tokens, so that there is room for each name
+THUMBNAIL = 0.75  # size of a map, six of which are as wide as a page
+MOST_WIDE = 20  # of a figure with all maps large; above, they are thumbnails
+MOST_HIGH = 30
 
 
 @dataclass
@@ -40,11 +44,7 @@ def draw_maps(columns, layer=None, head=None, mean=False, numbers=False):
     columns: for each run a list of (lines of a heading, AttentionView), drawn below each other.
     layer, head: which to draw, counted from 1; None: all. mean: draw the mean of a layer's heads.
     numbers: write weights into the cells. Raises UserError for these with more than 12 tokens."""
-    for column in columns:
-        for _, view in column:
-            n_layer, n_head = view.weights.shape[:2]
-            check_number("layer", layer, n_layer)
-            check_number("head", head, n_head)
+    check_numbers(columns, layer, head)
     longest = 0  # tokens
     n_map = 0  # side by side in the whole figure, before any row is broken
     for column in columns:
@@ -57,25 +57,42 @@ def draw_maps(columns, layer=None, head=None, mean=False, numbers=False):
         remedy = f"the text has {longest}; shorten it"
         raise UserError(f"numbers: fit into maps of {MOST_NUMBERED} tokens, {remedy}")
     pitch = choose_pitch(longest, n_map, numbers)
+    n_across = None  # maps in a row, of thumbnails
+    asked = layer or head or numbers
+    if not asked and is_too_large(columns, n_map, map_size(range(longest), pitch), mean):
+        n_across = max(1, 6 // len(columns))
+        pitch = THUMBNAIL / longest
 
     figure = empty_figure()
     right = 0.0  # end of the columns so far, in inches
     bottom = -1.6
     for column in columns:
-        left = right + GAP + max(inches_of_names(view.words) for _, view in column)
+        left = right + GAP + max(inches_of_names(view.words, pitch) for _, view in column)
         top = 0.0
         for n, (heading, view) in enumerate(column):
             if n > 0:
                 _, view_above = column[n - 1]
-                top -= inches_of_names(view_above.keys) + 0.3
-            rows = arrange_maps(view, layer, head, mean)
+                top -= inches_of_names(view_above.keys, pitch) + 0.3
+            rows = arrange_maps(view, layer, head, mean, n_across)
             width = map_size(view.keys, pitch)
             right = max(right, left + len(rows[0]) * (width + GAP))
             draw_heading(figure, heading, left, top, right - left)
             top = draw_rows(figure, rows, view, left, top, pitch, numbers)
         bottom = min(bottom, top)
-    draw_color_bar(figure, right, bottom)
+    note = "grey: not allowed, *: unknown word"
+    if n_across:
+        note = f"{note}\nthumbnails; --layer and --head draw large maps"
+    draw_color_bar(figure, right, bottom, note)
     return figure
+
+
+def check_numbers(columns, layer, head):
+    """Raise UserError unless all views have the layer and the head."""
+    for column in columns:
+        for _, view in column:
+            n_layer, n_head = view.weights.shape[:2]
+            check_number("layer", layer, n_layer)
+            check_number("head", head, n_head)
 
 
 def check_number(name, number, most):
@@ -106,11 +123,21 @@ def choose_pitch(longest, n_map, numbers):
 
 def map_size(words, pitch):
     """Return the width of a map with these keys, or the height with these queries, in inches."""
-    return max(0.8, pitch * len(words))
+    return max(THUMBNAIL, pitch * len(words))
 
 
-def arrange_maps(view, layer, head, mean):
-    """Return rows of Maps of a view: one or several rows for each layer."""
+def is_too_large(columns, n_map, size, mean):
+    """Return whether maps of a size in inches, n_map of them side by side, make a figure that is
+    larger than MOST_WIDE or MOST_HIGH."""
+    n_high = 0  # maps below each other
+    for column in columns:
+        n_high = max(n_high, sum(len(view.weights) for _, view in column))
+    return n_map * size > MOST_WIDE or n_high * size > MOST_HIGH
+
+
+def arrange_maps(view, layer, head, mean, n_across=None):
+    """Return rows of Maps of a view: one or several rows for each layer. n_across: of thumbnails,
+    maps in a row, of several layers if they are means."""
     weights = view.shown()  # (L, H, T, S)
     if mean:
         weights = mean_of_heads(weights)  # (L, 1, T, S)
@@ -120,9 +147,13 @@ def arrange_maps(view, layer, head, mean):
     heads = range(weights.shape[1])
     if head and not mean:
         heads = [head - 1]
-    n_across = len(heads)
-    if n_across > 6 * len(layers):  # a wide strip of maps
-        n_across = 4
+    if n_across and mean:
+        means = [Map(f"layer {i + 1}, mean", weights[i, 0]) for i in layers]
+        return [means[start : start + n_across] for start in range(0, len(means), n_across)]
+    if not n_across:
+        n_across = len(heads)
+        if n_across > 6 * len(layers):  # a wide strip of maps
+            n_across = 4
     rows = []
     for i in layers:
         for start in range(0, len(heads), n_across):
@@ -178,7 +209,8 @@ def weight_scale():
 def draw_map(axis, shown):
     """Draw a Map into an axis."""
     axis.imshow(shown.weights, cmap=BLUES, norm=weight_scale(), **CELLS)
-    axis.set_title(shown.title, fontsize=8, pad=3)
+    is_small = axis.get_position().width < 1  # inches
+    axis.set_title(shown.title, fontsize=7 if is_small else 8, pad=3)
 
 
 def mark_second_sentence(axis, words):
@@ -201,12 +233,15 @@ def mark_end_of_training(axis, view):
 
 def name_tokens(axis, words, pitch, wanted, label, **style):
     """Name the tokens along an axis, pitch inches apart, and label it, if wanted."""
-    step = math.ceil(0.125 / pitch)  # there is no room for more names
+    step = math.ceil(NAMED / pitch)  # there is no room for more names
     names = []
-    if wanted:
+    if wanted and has_names(words, pitch):
         names = [shorten(word) for word in words[::step]]
+    if names and step > 1:
+        label = f"{label} (every {step}th is named)"
+    if wanted:
         axis.set_label_text(label, fontsize=8)
-    size = min(8, 54 * pitch * step)
+    size = min(8, 70 * pitch * step)
     axis.set_ticks(range(0, step * len(names), step), names, fontsize=size, **style)
     axis.set_tick_params(length=0, pad=2)
 
@@ -225,8 +260,15 @@ def shorten(word):
     return name[: LONGEST_NAME - 1] + "…"
 
 
-def inches_of_names(words):
+def has_names(words, pitch):
+    """Return whether the tokens of a map are named: all, or in a large map some."""
+    return pitch >= NAMED or pitch * len(words) > 2 * THUMBNAIL
+
+
+def inches_of_names(words, pitch):
     """Return the inches that the names of tokens and the label of their axis take."""
+    if not has_names(words, pitch):
+        return 0.3
     widths = []
     for word in words:
         shown = shorten(word)
@@ -246,12 +288,11 @@ def write_numbers(axis, weights):
         axis.text(s, t, text, ha="center", va="center", color=color, fontsize=5.5)
 
 
-def draw_color_bar(figure, right, bottom):
-    """Draw the scale of weights to the right of all maps."""
+def draw_color_bar(figure, right, bottom, note):
+    """Draw the scale of weights, with a note, to the right of all maps."""
     height = min(2.6, -bottom)
     axis = figure.add_axes([right + 0.1, -height, 0.12, height - HEADING])
     scale = ScalarMappable(weight_scale(), BLUES)
     figure.colorbar(scale, cax=axis, ticks=[0, 0.05, 0.2, 0.5, 1])
-    label = "attention weight (sqrt scale)\ngrey: not allowed, *: unknown word"
-    axis.set_ylabel(label, fontsize=7)
+    axis.set_ylabel(f"attention weight (sqrt scale)\n{note}", fontsize=7)
     axis.tick_params(labelsize=7)

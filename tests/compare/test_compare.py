@@ -81,7 +81,7 @@ def test_mean_and_sample_deviation_over_seeds(make):
     assert rows["learned"]["perplexity ada"] == "30.0"  # one seed has no spread
     assert rows["5-gram"]["perplexity ada"] == "15.0"
     axis = make.drawn[Path("out/compare/compare.png")].axes[1]
-    levels = [line for line in axis.lines if line.get_linestyle() not in ("-", "None")]
+    levels = [line for line in axis.lines if list(line.get_xdata()) == [0, 1]]
     dashed = {line.get_label().strip(): line.get_ydata()[0] for line in levels}
     assert dashed == {"5-gram": 15, "best possible": 2.5}
 
@@ -296,6 +296,37 @@ def test_tasks_are_compared_by_the_length_of_their_prompts(make):
     assert list(axis.lines[0].get_ydata()) == pytest.approx([95, 31.5])
 
 
+def test_flags_of_evaluation_are_in_no_label(make):
+    make("short-0", eval_test=1000)
+    make("long-0", eval_test=4000)
+    assert labels_of("short-0", "long-0") == ["short", "long"]  # two rows, their numbers differ
+    make("wide-0", eval_test=1000, window=8)
+    assert labels_of("long-0", "wide-0") == ["window=0", "window=8"]
+
+
+def test_the_first_column_is_named_by_what_differs(make):
+    plain = dict(window=0, dropout=0.0, lr=1)
+    make("a-0", **plain, pos="alibi")
+    make("b-0", **plain, pos="rope")
+    make("c-0", **plain | dict(window=8), pos="rope")
+    make("d-0", window=8, dropout=0.2, lr=2, pos="rope")
+    headings = {("a-0",): "positions", ("a-0", "b-0"): "positions"}
+    headings |= {("a-0", "c-0"): "positions, window", ("b-0", "c-0"): "window"}
+    headings |= {("a-0", "d-0"): "run"}
+    for names, heading in headings.items():
+        succeed(call("compare", *names))
+        text = Path("out/compare/compare.md").read_text("utf-8")
+        assert text.splitlines()[0].split("|")[1].strip() == heading
+
+
+def test_a_width_and_a_prefix_of_the_files(make):
+    make("a-0", pos="alibi")
+    succeed(call("compare", "a-0", "--width", 3.25, "--prefix", "lm-"))
+    assert {path.name[:10] for path in Path("out/compare").iterdir()} == {"lm-compare"}
+    assert make.drawn[Path("out/compare/lm-compare.png")].get_figwidth() == 3.25
+    fails(call("compare", "a-0", "--width", 1), "--width 1: at least 2.5 inches")
+
+
 def test_captions_are_of_this_table(make):
     for seed in (0, 1):
         result = {"accuracy/test": 0.9 + 0.01 * seed, "parameters": 10}
@@ -324,7 +355,7 @@ def test_latex_is_escaped_and_its_rows_are_of_one_length(make):
     succeed(call("compare", make("a_0", "mlm"), better))
     lines = Path("out/compare/compare.tex").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.endswith(r"\\")]
-    assert rows[0] == r"row & seeds & perplexity valid & accuracy (\%) valid & parameters \\"
+    assert rows[0] == r"positions & seeds & perplexity valid & accuracy (\%) valid & parameters \\"
     assert rows[2] == r"ALiBi & 0 & \textbf{7.00} & \textbf{50.0} & 154,798 \\"
     assert r"\toprule" in lines and lines.count(r"\midrule") == 1
     assert tables.escape("[1] **[a]**") == r"{[}1] \textbf{[a]}"  # \midrule [1] would take it

@@ -362,3 +362,22 @@ def test_a_page_and_the_weights_of_each_text(make, figures_drawn, tmp_path):
         assert arrays["queries"].tolist() == arrays["keys"].tolist() == view.words
         for name in ("weights", "content", "position"):
             assert np.allclose(arrays[name], getattr(view, name), atol=1e-5), name
+
+
+def test_many_heads_are_thumbnails_at_the_width_of_a_page(make, figures_drawn, maps_of):
+    folder = make(n_layer=12, n_head=4)
+    text = " ".join([LONG] * 3)
+    call("attention_maps", folder, "--text", text, "--mean")
+    call("attention_maps", make(name="wide", n_head=16), "--text", text)
+    call("attention_maps", folder, "--text", text, "--layer", 12)
+    (_, means), (_, wide), (_, large) = figures_drawn
+    for figure, titles in (means, [f"layer {i}, mean" for i in range(1, 13)]), (wide, None):
+        assert list(maps_of(figure)) == titles or not titles
+        axes = [axis for axis in figure.axes if axis.images]
+        assert max(axis.get_position().x1 for axis in axes) < 6.2
+        assert len({round(axis.get_position().x0, 3) for axis in axes}) == 6
+        assert not axes[-1].get_xticklabels() and not axes[0].get_yticklabels()
+        assert "thumbnails" in figure.axes[-1].get_ylabel()
+    axes = [axis for axis in large.axes if axis.images]
+    assert len(axes) == 4 and all(axis.get_position().width > 3 for axis in axes)
+    assert axes[0].get_yticklabels()

@@ -14,7 +14,7 @@ from data.files import UserError
 from data.tokenizer import BOS, MASK, SPECIAL
 from lab import load_run
 from lab.inside.positions import draw_positions
-from model import POSITIONS, Decoder
+from model import POSITIONS, Decoder, Encoder
 from nets.relative import ContentBias
 
 N_SPECIAL = len(SPECIAL)
@@ -111,6 +111,20 @@ def test_pictures_of_positions_show_what_the_model_adds(make, maps_of):
     _, products = maps_of(load_run(make(name="rope", pos="rope")).positions()).values()
     assert np.allclose(products.diagonal(), 1, atol=1e-5) and products[0, 5] < 0.99
     assert np.allclose(products[:-1, :-1], products[1:, 1:], atol=1e-5)  # only distances count
+
+
+def test_biases_share_a_labelled_bar_and_hidden_keys_are_hatched():
+    penalty = draw_positions(tiny_model(Decoder, pos="alibi", n_head=4).body, "title")
+    *maps, bar = penalty.axes
+    assert len(maps) == 4 and bar.get_ylabel() == "added to the score"
+    assert {axis.images[0].get_cmap().name for axis in maps} == {"Blues_r"}  # never positive
+    assert {axis.images[0].get_clim()[1] for axis in maps} == {0}
+    assert all(axis.patch.get_hatch() for axis in maps)
+    assert penalty.get_suptitle() == "title\nhatched: hidden keys" and penalty.get_figwidth() == 6.5
+    reads = draw_positions(tiny_model(Decoder, pos="shaw").body, "title")
+    assert "for vectors of ones" in reads.get_suptitle()
+    assert reads.axes[0].images[0].get_cmap().name == "RdBu_r"
+    assert "hatched" not in draw_positions(tiny_model(Encoder, pos="t5").body, "").get_suptitle()
 
 
 @pytest.mark.parametrize("more", [{}, dict(window=3, global_tokens=1), dict(attn_block=5)])

@@ -62,6 +62,8 @@ def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here)
     sources, links = re.findall('src="(.{22})', page), re.findall('href="(.*?)"', page)
     assert len(sources) >= 7 and set(sources) == {"data:image/png;base64,"}
     assert len(links) > 20 and all((tmp_path / link).exists() for link in links)
+    of_comparisons = [path.name for path in tmp_path.glob("compare-*/*")]
+    assert len(of_comparisons) > 20 and len(set(of_comparisons)) == len(of_comparisons)
 
 
 @pytest.mark.parametrize("missing", ["*_CLS*", pytest.param("*_LM*", marks=pytest.mark.slow)])
@@ -79,7 +81,7 @@ def test_a_corpus_without_rows_or_without_text(missing, tmp_path, monkeypatch, j
 def test_foreign_text_is_shown_as_it_is(tmp_path):
     hostile = "<script>alert(1)</script> *a* & `b` {{ 7 * 7 }}"
     (tmp_path / "compare-form").mkdir()
-    tables.write(tmp_path / "compare-form" / "compare", [hostile], [[hostile]], "")
+    tables.write(tmp_path / "compare-form" / "form-compare", [hostile], [[hostile]], "")
     corpus, flags = SimpleNamespace(name=hostile, classes=[]), assignment.Flags()
     assignment.write_report(flags, tmp_path, corpus, [])
     page = read(tmp_path / "report.html")
