@@ -40,6 +40,9 @@ study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perple
 study-positions: .venv/ready  ## all position encodings on tasks and texts, also longer: QUICK=1 DATA=path LONG=path
 	$(PY) -m studies.positions $(STUDY) $(if $(LONG),--long $(LONG))
 
+figures: .venv/ready  ## redraw the pictures of the pages, twelve minutes of training: DATA=path
+	$(PY) -m studies.pictures $(if $(DATA),--data $(DATA))
+
 bench: .venv/ready-bench  ## speed and memory compared with other libraries: BENCH="--sizes small"
 	$(PY) bench.py $(BENCH)
 

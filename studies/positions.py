@@ -2,6 +2,7 @@
 
     python -m studies.positions --size quick
     python -m studies.positions --data path/to/speeches --long path/to/wikitext-2
+    python -m studies.positions --stored docs/figures/positions.json --out docs/figures
 
 Rows are encodings and options of them. Columns are the tasks' accuracy by length (of symbols, each
 after the right ones; exact/LENGTH in a run's result.json is of whole answers), the perplexity of
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib.patches import Rectangle
 
 from data.files import read_json
 from data.tasks import TASKS
@@ -54,8 +55,13 @@ SIZES = {
         on=dict(steps=200, lr=3e-3)),
 }
 # fmt: on
-MOST_DARK = 1.1  # end of the heatmap's colors: the darkest is left out
 TIMES = 1, 2, 4, 8  # lengths of evaluation over that of training
+CHANCE = dict(copy=100 / 26, reverse=100 / 26, recall=10, flipflop=50)  # % right by guessing
+BRIEF_ROWS = ("learned", "sinusoidal", "ALiBi", "NoPE", "rotary", "KERPLE")
+BRIEF_GROUPS = ("copy", "flipflop", "longer text")
+NOTE = """Tasks: accuracy (%) by length of the prompts; the first is the longest in training.
+Texts: perplexity by length over that of training. Hatched: not possible."""
+NOT_POSSIBLE = dict(facecolor="white", edgecolor="0.6", hatch="////", linewidth=0)
 STRETCHED = ("linear", "ntk", "yarn")  # values of --rope-scale, of rotary models after training
 
 
@@ -65,11 +71,15 @@ class Flags(SweepFlags):
     long: Data = ""  # corpus of the perplexity by length and of the probe; '': --data
     size: Literal["quick", "laptop"] = "laptop"  # ten minutes; two hours
     seeds: int = 3  # seeds of every row
-    out: Folder = "out/study-positions"  # folder of all runs, tables and the figure
+    out: Folder = "out/study-positions"  # folder of all runs, tables and figures
+    stored: str = ""  # only draw the figures, from this file with numbers of an earlier study
 
 
 def study(flags):
     out = Path(flags.out).expanduser()
+    if flags.stored:
+        write_figures(out, read_json(Path(flags.stored).expanduser())["groups"])
+        return
     size = SIZES[flags.size]
     first, second = make_jobs(flags, size, out)
     run_all(out, [first, second], flags)
@@ -154,7 +164,8 @@ def is_for_encoders(row):
 
 
 def collect(out, size, seeds):
-    """Return {group of columns: {heading: {label of a row: [value of each seed]}}}."""
+    """Return {group of columns: {heading: {label of a row: [value of each seed]}}}; instead of the
+    values None where a row is not possible."""
     groups = {}
     for task, flags in size["tasks"].items():
         length = flags.get("length", TASKS[task].length)
@@ -179,14 +190,14 @@ def collect(out, size, seeds):
     groups["beside"] = {
         "probe": read_probes(out),
         "time": read_column(out, seeds, "lm", "cpu_seconds", factor),
-        "parameters (1,000)": {label: values[:1] for label, values in parameters.items()},
+        "parameters (1,000)": {label: parameters[label][:1] for label in ROWS if parameters[label]},
     }
     return groups
 
 
 def read_column(out, seeds, kind, number, factor=1):
-    """Return {label: [factor * number of each seed]} of the rows whose runs have the number. kind:
-    that of the runs, a task, lm, long or masked."""
+    """Return {label: [factor * number of each seed]}, with None if runs lack the number. kind: that
+    of the runs, a task, lm, long or masked."""
     names = {label: slug(label) for label in ROWS}  # label: as in names of folders
     for scale in STRETCHED:
         names[f"stretched, {scale}"] = scale
@@ -204,6 +215,8 @@ def read_column(out, seeds, kind, number, factor=1):
                 values.append(factor * result[number])
         if values:
             column[label] = values
+        elif label in ROWS:
+            column[label] = None
     return column
 
 
@@ -220,7 +233,7 @@ def read_probes(out):
 
 
 def write_results(out, groups):
-    """Write and print the tables tasks, texts and stretched; write heatmap.png."""
+    """Write and print the tables tasks, texts and stretched; write the figures."""
     tasks = {name: columns for name, columns in groups.items() if name in TASKS}
     texts = {name: columns for name, columns in groups.items() if name not in TASKS}
     caption = "Accuracy (%) of single symbols of the answers, each predicted after the right ones, "
@@ -234,8 +247,26 @@ def write_results(out, groups):
     caption = "Perplexity of rotary models, changed after training, by length of the blocks."
     longer = {"": groups["longer text"]}
     write_table(out / "stretched", longer, ["rotary", *changed, *others], caption)
-    del texts["beside"]
-    figures.save(draw(tasks | texts), out / "heatmap.png")
+    write_figures(out, groups)
+
+
+def write_figures(out, groups):
+    """Write positions-heatmap.png, of all rows and columns, and positions-brief.png, of few."""
+    groups = {name: columns for name, columns in groups.items() if name != "beside"}
+    measured = set()  # labels of the rows with a number
+    for _, _, column in columns_of(groups):
+        measured.update(column)
+    rows = [label for label in ROWS if label in measured]
+    figures.save(draw(groups, rows, size=7), out / "positions-heatmap.png")
+    brief = {}
+    for name in BRIEF_GROUPS:
+        if name in groups:
+            headings = list(groups[name])
+            brief[name] = {
+                heading: groups[name][heading] for heading in (headings[0], headings[-1])
+            }
+    rows = [label for label in BRIEF_ROWS if label in rows]
+    figures.save(draw(brief, rows, size=10), out / "positions-brief.png")
 
 
 def columns_of(groups):
@@ -268,35 +299,53 @@ def write_table(stem, groups, rows, caption):
 
 
 @figures.styled(grid=False)
-def draw(groups):
-    """Return a heatmap of all rows. Dark: accuracy, or the column's best perplexity over theirs."""
+def draw(groups, rows, size):
+    """Return a heatmap of rows, with text of a size in points. Dark is good: accuracies above
+    chance, and the column's best perplexity over theirs. Hatched: not possible."""
     columns = columns_of(groups)
-    figure, axis = figures.new_figure(figsize=(0.42 * len(columns) + 2, 0.26 * len(ROWS) + 1))
-    darkness = np.full((len(ROWS), len(columns)), np.nan)
+    height = (len(rows) + 4.5) * size / 36  # inches; a row is two lines high
+    figure, axis = figures.new_figure(figsize=(figures.WIDTH, height))
+    darkness = np.full((len(rows), len(columns)), np.nan)
+    means = {}  # (row, column): mean over seeds
     for x, (group, _, column) in enumerate(columns):
-        means = {label: np.mean(values) for label, values in column.items() if label in ROWS}
-        for y, label in enumerate(ROWS):
-            if label not in means:
-                continue
-            if group in TASKS:
-                darkness[y, x] = means[label] / 100
-            else:  # twice the best perplexity is white
-                darkness[y, x] = max(0, 2 * min(means.values()) / means[label] - 1)
-            color = figures.choose_ink(colormaps["Blues"](darkness[y, x] / MOST_DARK))
-            text = f"{means[label]:.0f}"
-            axis.text(x, y, text, ha="center", va="center", color=color, fontsize=7)
-    axis.imshow(darkness, cmap="Blues", vmin=0, vmax=MOST_DARK, aspect="auto")
-    axis.set_yticks(range(len(ROWS)), ROWS)
+        of_column = {label: np.mean(values) for label, values in column.items() if values}
+        for y, label in enumerate(rows):
+            if label in of_column:
+                means[y, x] = of_column[label]
+                darkness[y, x] = darkness_of(of_column[label], group, min(of_column.values()))
+            elif label in column:
+                axis.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, **NOT_POSSIBLE))
+    image = axis.imshow(darkness, cmap="Blues", vmin=0, vmax=1.1, aspect="auto")
+    for (y, x), mean in means.items():
+        color = figures.choose_ink(image.to_rgba(darkness[y, x]))
+        axis.text(x, y, f"{mean:.0f}", ha="center", va="center", color=color, fontsize=size)
+    axis.set_yticks(range(len(rows)), rows)
     axis.set_xticks(range(len(columns)), [heading for _, heading, _ in columns])
-    axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True, labelsize=8)
+    axis.tick_params(length=0, bottom=False, labelbottom=False, labeltop=True, labelsize=size)
+    above = 1.8 * size  # points between the cells and the name of a group
+    for heading in axis.get_xticklabels():
+        if len(heading.get_text()) > 4:  # wider than a column
+            heading.set_rotation(90)
+            above = 5 * size
     axis.spines[:].set_visible(False)
     start = 0  # of the group
     for group, of_group in groups.items():
         axis.axvline(start - 0.5, color="white", linewidth=3)
-        middle = start + len(of_group) / 2 - 0.5
-        axis.annotate(group, (middle, -0.5), (0, 16), textcoords="offset points", ha="center")
+        place = start + len(of_group) / 2 - 0.5, 1
+        words = dict(textcoords="offset points", ha="center", fontsize=size + 1)
+        axis.annotate(group, place, (0, above), ("data", "axes fraction"), **words)
         start += len(of_group)
+    axis.set_xlabel(NOTE, fontsize=size)
     return figure
+
+
+def darkness_of(mean, group, best):
+    """Return 0 for an accuracy (%) that is chance or a perplexity twice the best one, 1 for 100% or
+    the best perplexity."""
+    if group in TASKS:
+        chance = CHANCE.get(group, 0)
+        return max(0, (mean - chance) / (100 - chance))
+    return max(0, 2 * best / mean - 1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ import pytest
 from helpers import ROOT
 
 import model
+from studies import pictures
 
+FIGURES = ROOT / "docs" / "figures"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"(?:python|torchrun \S+ \d+) (?:-m ([\w.]+)|(\w+)\.py)\b([^\n`#]*)")
 
@@ -25,6 +27,43 @@ def test_every_flag_of_a_command_exists(page):
         for flag in re.findall(r" --([a-z][\w-]*)", words):
             name = flag.replace("-", "_")
             assert {name, name.removeprefix("no_")} & names, f"{module.__name__} --{flag}"
+
+
+def pictures_of(page):
+    """Return the paths of the pictures that a page shows."""
+    text = page.read_text("utf-8")
+    names = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)|<img src=\"([^\"]+)\"", text)
+    return {page.parent / (first or second) for first, second in names}
+
+
+def table_of_pictures():
+    """Return {picture: [pages, command, runs]} of docs/figures/README.md."""
+    cells_of = {}
+    for line in (FIGURES / "README.md").read_text("utf-8").splitlines():
+        names, *cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        for name in re.findall(r"[\w-]+\.png", names):
+            if line.startswith("|"):
+                cells_of[FIGURES / name] = cells
+    return cells_of
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_pictures_of_a_page_exist_and_are_listed_as_its_own(page):
+    listed = table_of_pictures()
+    for picture in pictures_of(page):
+        assert picture.exists(), picture
+        assert page.name.removesuffix(".md") in listed[picture][0], picture
+
+
+def test_every_picture_has_a_command_and_a_page():
+    listed = table_of_pictures()
+    shown = set().union(*map(pictures_of, PAGES))
+    assert set(FIGURES.glob("*.png")) == set(listed) == shown
+    redrawn = {"positions-brief.png", "positions-heatmap.png"}
+    redrawn |= set(pictures.list_jobs(pictures.Flags(), FIGURES)[2])
+    for picture, (_, command, runs) in listed.items():
+        assert "`python" in command or "commands" in command, picture
+        assert (picture.name in redrawn) == ("revision" not in runs or "none" in runs), picture
 
 
 def test_the_examples_of_architecture_work(monkeypatch):

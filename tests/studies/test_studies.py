@@ -5,7 +5,7 @@ import math
 import statistics
 
 import pytest
-from helpers import SIZE, TINY, call, fails, succeed
+from helpers import ROOT, SIZE, TINY, call, fails, succeed
 
 from data.files import UserError
 from lab.predictions import FILE, write_predictions
@@ -107,7 +107,39 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     assert row("texts", "learned")[7].startswith("1.00 ±")
     assert row("stretched", "stretched, yarn")[2] == cell("long-yarn", of_both_tests("@32"))
     assert read_json(tmp_path / "long-dropped-0" / "config.json")["model"]["pos"] == "nope"
-    assert (tmp_path / "heatmap.png").stat().st_size > 2000  # with 20 dots per inch
+    assert (tmp_path / "positions-heatmap.png").stat().st_size > 2000  # with 20 dots per inch
+    stored = dict(size="quick", stored=str(tmp_path / "result.json"), out=str(tmp_path / "again"))
+    (tmp_path / "again").mkdir()
+    positions.study(positions.Flags(**stored))
+    names = ("positions-heatmap.png", "positions-brief.png")
+    same = [(tmp_path / "again" / n).read_bytes() == (tmp_path / n).read_bytes() for n in names]
+    assert same == [True, True]
+
+
+def test_the_heatmap_is_dark_from_chance_on_and_hatched_where_not_possible():
+    copy = {"learned": [100 / 26], "NoPE": [100, 100]}
+    text = {"learned": None, "NoPE": 50, "ALiBi": 75, "rotary": 100}
+    groups = {"copy": {"16": copy}, "longer text": {"8 ×": text}}
+    rows = ["learned", "NoPE", "ALiBi", "rotary"]
+    (axis,) = positions.draw(groups, rows, size=7).axes
+    (image,) = axis.images
+    expected = [[0, math.nan], [1, 1], [math.nan, 1 / 3], [math.nan, 0]]
+    shown = [[float(value) for value in row] for row in image.get_array().filled(math.nan)]
+    assert shown == [pytest.approx(row, nan_ok=True) for row in expected]
+    (hatched,) = axis.patches
+    assert hatched.get_hatch() and (hatched.get_x(), hatched.get_y()) == (0.5, -0.5)
+    cells = {text.get_position(): text for text in axis.texts[:5]}
+    assert [cells[place].get_text() for place in ((0, 0), (0, 1), (1, 3))] == ["4", "100", "100"]
+    assert cells[0, 1].get_color() == "white" and cells[1, 3].get_color() == "black"
+    assert set(positions.SIZES["laptop"]["tasks"]) <= set(positions.CHANCE)
+
+
+def test_the_stored_numbers_are_of_the_rows_of_the_study():
+    groups = read_json(ROOT / "docs" / "figures" / "positions.json")["groups"]
+    for columns in groups.values():
+        for column in columns.values():
+            assert set(column) <= set(positions.ROWS)
+    assert groups["copy"]["64"]["KERPLE"] == 48 and groups["text"]["masked"]["FIRE"] is None
 
 
 @pytest.mark.slow
