@@ -40,7 +40,8 @@ def compare_word(flags):
 def vectors_of_word(run, text, word):
     """Return the states (n_layer + 1, C) of a word of a text, where it stands first. Raises
     UserError if it does not."""
-    (ids,), (words,) = encode_texts(run, [text])
+    encoded = encode_texts(run, [text])
+    (ids,), (words,) = encoded.ids, encoded.words
     require(word in words, f"--word {word}: not a word of {text!r} as the run reads it: {words}")
     states = states_between_blocks(run.model.body, run.half, {"idx": ids[None]})
     return torch.stack([h[0, words.index(word)] for h in states])  # of (1, T, C)

@@ -250,7 +250,7 @@ def test_longer_blocks_have_a_table_and_a_test(make):
     assert "have read other blocks" in words and "do not share batches" in words
     assert r"-31.7 $\pm$ 2.4\%" in written.with_name("train-short-test-long-tests.tex").read_text()
     (axis,) = make.drawn[written.absolute().relative_to(Path.cwd()).with_suffix(".png")].axes
-    assert axis.get_xlabel() == "tokens per block; in training 32 or 64"
+    assert axis.get_xlabel() == "tokens per block; in training 32 or 64 (log)"
     drawn = {line.get_label().strip(): list(line.get_xdata()) for line in axis.lines}
     assert drawn["ALiBi, block-size=32"] == [32, 64, 128]
     assert drawn["learned, block-size=64"] == [64]
