@@ -5,10 +5,12 @@
 
 A small network, the probe, learns to predict a token's position from its frozen state in a layer
 (Haviv et al. 2022, section 5). Its error on test text, the distance from the median of its
-distribution, shows how much of the position the layer holds. --order: the last token of a block is
-predicted while only the last k tokens before it keep their order (their appendix).
+distribution, shows how much of the position the layer holds. guesses.png shows these medians in one
+text (their figure 3). --order: the last token of a block is predicted while only the last k tokens
+before it keep their order (their appendix).
 """
 
+import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -64,12 +66,14 @@ def probe(flags):
     if flags.order:
         write_order(out / "order", results)
     draw(out / "probe.png", results)
+    draw_guesses(out / "guesses.png", results)
     finish(out, {"runs": results})
 
 
 # ---------------------------------------------------------------------------------- 1. Measurements
 def measure(folder, flags, device):
-    """Return {"probe": {weights: error per layer}, "nothing": error without states, ...}."""
+    """Return {"probe": {weights: error per layer}, "guesses": positions guessed in one text,
+    "nothing": error without states, ...}."""
     print(f"measuring {folder}", flush=True)
     run = read_run(folder, ("lm",), device)
     run_flags = run.config["flags"]
@@ -90,15 +94,19 @@ def measure(folder, flags, device):
     test, _ = blocks_of(run, tests, flags.blocks // 4, gen)
     truth = torch.arange(T).repeat(len(test))
     errors = {}
+    guesses = {}
     for name, body in bodies.items():
         body.eval().requires_grad_(False)
-        errors[name] = errors_of_layers(body, layers, train, test, flags)
+        guesses[name] = guess_positions(body, layers, train, test, flags)
+        errors[name] = [mean_distance(positions, truth) for positions in guesses[name]]
+    best = errors["trained"].index(min(errors["trained"]))
     result = {
         "folder": str(folder),
         "seed": run_flags["seed"],
         "data": corpus.name,
         "layers": layers,
         "probe": errors,
+        "guesses": {"layer": layers[best], "positions": guesses["trained"][best][:T].tolist()},
         "nothing": mean_distance(truth.median(), truth),  # the best constant answer: the middle
     }
     if flags.order:
@@ -136,18 +144,13 @@ def blocks_of(run, lines, n, gen):
     return x, y
 
 
-def errors_of_layers(body, layers, train, test, flags):
-    """Return the error of a probe per layer, which learns on blocks train (N, T) and is measured on
-    test (n, T)."""
-    T = test.size(1)
-    truth = torch.arange(T).repeat(len(test))
+def guess_positions(body, layers, train, test, flags):
+    """Return for each layer the median positions (n * T,) of a probe on blocks test (n, T). It
+    learns on blocks train (N, T)."""
     states = states_of_tokens(body, train, layers)
     test_states = states_of_tokens(body, test, layers)
-    probes = [fit(of_layer, T, flags) for of_layer in states]
-    errors = []
-    for network, of_layer in zip(probes, test_states):
-        errors.append(mean_distance(median(network, of_layer), truth))
-    return errors
+    probes = [fit(of_layer, test.size(1), flags) for of_layer in states]
+    return [median(network, of_layer) for network, of_layer in zip(probes, test_states)]
 
 
 @torch.no_grad()
@@ -280,6 +283,29 @@ def draw(path, results):
     highest = max(axis.get_ylim()[1] for axis in figure.axes)
     for axis in figure.axes:
         axis.set_ylim(0, highest)
+    figures.save(figure, path)
+
+
+@figures.styled()
+def draw_guesses(path, results):
+    """Draw guessed against true positions in the first test block: of the first run of each row,
+    trained, in its best layer."""
+    columns = min(len(results), 3)
+    rows = math.ceil(len(results) / 3)
+    figure, axes = figures.new_figure(rows, columns, (2.1 * columns, 2.6 * rows), squeeze=False)
+    colors = figures.line_colors(results)
+    for axis, (label, runs) in zip(axes.flat, results.items()):
+        guesses = runs[0]["guesses"]
+        T = len(guesses["positions"])
+        layer = f"layer {guesses['layer']}"
+        if guesses["layer"] == 0:
+            layer = "embeddings"
+        axis.axline((0, 0), slope=1, color="0.6", linewidth=0.9)  # right guesses
+        axis.plot(guesses["positions"], ".", color=colors[label])
+        axis.set(title=f"{label}\n{layer}", xlabel="true position", ylabel="guessed position")
+        axis.set(aspect="equal", xlim=(-2, T + 1), ylim=(-2, T + 1))
+    for axis in axes.flat[len(results) :]:
+        axis.remove()
     figures.save(figure, path)
 
 

@@ -90,6 +90,7 @@ def test_seeds_are_one_row(finished, tmp_path):
     assert results["NoPE"][1]["order"]["kept"] == [0, 1, 2, 4, 8, 12]
     assert "±" in done.out and "| NoPE      | untrained |" in done.out and "last 8" in done.out
     assert (out / "probe.png").exists() and (out / "median.tex").exists()
+    assert (out / "guesses.png").exists()
     i = torch.arange(12.0)  # no constant answer is better
     best = (i - i[:, None]).abs().mean(1).min().item()
     assert results["learned"][0]["nothing"] == pytest.approx(best)
@@ -101,6 +102,28 @@ def test_probes_learn_from_no_line_that_is_held_out_or_tested(finished, corpus, 
     probe.measure(run, probe.Flags([], steps=2, blocks=8), torch.device("cpu"))
     (learned, judged), (kept, held) = given, hold_out(data.load(corpus).lines, 0.2)
     assert held and set(kept) & set(judged) and set(learned) == set(kept) - set(judged)
+
+
+def test_guesses_are_those_of_the_best_layer_in_one_text(finished, monkeypatch):
+    flags = probe.Flags([], steps=20, blocks=4)  # a quarter as many test blocks: one
+    result = probe.measure(finished("train_lm"), flags, torch.device("cpu"))
+    layer, positions = result["guesses"]["layer"], result["guesses"]["positions"]
+    error = sum(abs(guess - i) for i, guess in enumerate(positions)) / 12
+    errors = dict(zip(result["layers"], result["probe"]["trained"]))
+    assert errors[layer] == min(errors.values()) == pytest.approx(error)
+    drawn = []
+    monkeypatch.setattr(probe.figures, "save", lambda figure, path: drawn.append(figure))
+    deeper = result | {"guesses": {"layer": 3, "positions": [5] * 12}}
+    probe.draw_guesses("guesses.png", {"learned": [result], "NoPE": [deeper, result]})
+    (figure,) = drawn
+    where = "embeddings" if layer == 0 else f"layer {layer}"
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles == [f"learned\n{where}", "NoPE\nlayer 3"]
+    for axis, guesses in zip(figure.axes, (positions, [5] * 12)):
+        _, points = axis.lines  # the first one is that of right guesses
+        assert list(points.get_xdata()) == list(range(12)) and list(points.get_ydata()) == guesses
+    texts = figure.findobj(lambda part: hasattr(part, "get_fontsize"))
+    assert figure.get_figwidth() <= 6.5 and min(text.get_fontsize() for text in texts) >= 7
 
 
 @pytest.mark.parametrize("options", ["--pos pope", "--nope-every 1 --log-scale"])
