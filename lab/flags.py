@@ -130,6 +130,7 @@ class CommonFlags(Group):
 
     # Positions and attention: variants
     alibi: AlibiForm = "offset"  # form of ALiBi in an encoder
+    scale_words: bool = True  # sinusoidal positions: multiply token vectors by sqrt(n_embd) first
     alibi_heads: int = 0  # ALiBi on so many heads, the others without positions; 0: on all
     hard_alibi: bool = False  # head h of --alibi-heads sees the last h tokens, without a penalty
     rope_share: float = 1.0  # share of each head's channels that rotary positions turn

@@ -26,6 +26,7 @@ from model import (
     POSITIONS,
     Attention,
     Block,
+    ClapHead,
     Config,
     ConfigError,
     Decoder,
@@ -37,6 +38,7 @@ from model import (
 from nets import LONG
 from nets.relative import AddContent, ContentBias, OneSided, PadValues  # adds to POSITIONS
 
+HEADS["plain-clap"] = ClapHead  # with PlainHead and PlainVectors of nets/clap.py
 ALIBI_FORMS = ("offset", "symmetric", "one-sided")  # of an encoder
 ROPE_SCALES = ("none", "linear", "ntk", "yarn")  # see nets/rotary.py
 ROPE_SPEEDS = ("all", "fastest")  # see nets/rotary.py
@@ -50,6 +52,7 @@ MANY_WORDS = 7000  # above, the loss in chunks (nets/loss.py) is faster on a CPU
 class Options(Config):
     """The architecture of model.py and all options beside it. Raises ConfigError."""
 
+    scale_words: bool = True  # sinusoidal positions: multiply token vectors by sqrt(n_embd) first
     body: str = "transformer"  # or lstm, in the place of a decoder
     residual: bool = True  # add a sublayer's output to its input
     norm: str = "layer"  # or none: without layer norms
@@ -170,6 +173,10 @@ def build_lm(body, device="cpu", base=LanguageModel):
     """Return a language model with this body, and new weights."""
     config = body.config
     head = HEADS[config.head]
+    if config.head == "plain-clap":
+        from nets.clap import PlainHead
+
+        head = combine(head, PlainHead)
     if config.omit_mask:
         from nets.mask_token import OmitMask
 
@@ -241,6 +248,10 @@ def choose_body(config, causal, device):
         from nets.sparse import Sparse
 
         body = combine(body, Sparse)
+    if config.head == "plain-clap":
+        from nets.clap import PlainVectors
+
+        body = combine(body, PlainVectors)
     if config.zero_mask:
         from nets.mask_token import ZeroMask
 
@@ -264,6 +275,10 @@ def choose_positions(config, causal):
     """Return the class of the position encoding."""
     if config.pos == "alibi" and config.alibi == "one-sided" and not causal:
         return OneSided
+    if config.pos == "sinusoidal" and not config.scale_words:
+        from nets.clap import UnscaledSinusoidal
+
+        return UnscaledSinusoidal
     if config.pos == "alibi" and config.alibi_heads:
         from nets.alibi import FewHeads, HardALiBi
 

@@ -3,7 +3,8 @@
     python -m studies.clap --size quick
     python -m studies.clap --data path/to/wikitext-2 --steps 40000 --lr 1e-3 --only baseline,alibi
 
-Five configurations with the same data, budget and masks; variants; and controls of the dropout.
+The five models of the original, with the same data, budget and masks; its variants; and controls of
+the dropout.
 """
 
 from dataclasses import dataclass
@@ -17,16 +18,23 @@ from studies.sweep import Job, SweepFlags, options, run_all
 ROBERTA = "--head roberta --dropout 0.1 --attn-dropout 0.1"
 WITHOUT = "--head roberta --dropout 0 --attn-dropout 0"  # the original gives dropout to it alone
 ZERO_CLAP = "--pos alibi --head clap --zero-mask --dropout 0"
+PLAIN_CLAP = "--head plain-clap --dropout 0 --attn-dropout 0.1"
 ALL = {
+    # The five models of the original
     "baseline": f"--pos learned {ROBERTA}",
-    "sinusoidal": f"--pos sinusoidal {ROBERTA}",
+    "sinusoidal": f"--pos sinusoidal --no-scale-words {ROBERTA}",
     "alibi": f"--pos alibi {ROBERTA}",
     "learned-clap": "--pos learned --head clap --dropout 0 --attn-dropout 0.1",
-    "zero-clap": f"{ZERO_CLAP} --attn-dropout 0",
+    "zero-clap": f"{ZERO_CLAP} --omit-mask --attn-dropout 0",
+    # Its variants
+    "learned-clap-plain": f"--pos learned {PLAIN_CLAP}",
+    "zero-clap-plain": f"--pos alibi --zero-mask --omit-mask {PLAIN_CLAP}",
+    "zero-clap-attention-dropout": f"{ZERO_CLAP} --omit-mask --attn-dropout 0.1",
     "alibi-symmetric": f"--pos alibi --alibi symmetric {ROBERTA}",
+    # Ours
+    "sinusoidal-scaled": f"--pos sinusoidal {ROBERTA}",
     "alibi-one-sided": f"--pos alibi --alibi one-sided {ROBERTA}",
-    "zero-clap-attention-dropout": f"{ZERO_CLAP} --attn-dropout 0.1",
-    "zero-clap-mask-no-output": f"{ZERO_CLAP} --attn-dropout 0 --omit-mask",
+    "zero-clap-mask-output": f"{ZERO_CLAP} --attn-dropout 0",
     "zero-clap-one-sided": f"{ZERO_CLAP} --attn-dropout 0 --alibi one-sided",
     "baseline-no-dropout": f"--pos learned {WITHOUT}",
     "alibi-no-dropout": f"--pos alibi {WITHOUT}",
@@ -34,7 +42,7 @@ ALL = {
     "alibi-no-dropout-zero-mask": f"--pos alibi --zero-mask {WITHOUT}",
     "learned-clap-no-dropout": "--pos learned --head clap --dropout 0 --attn-dropout 0",
 }
-CONFIGURATIONS = list(ALL)[:5]  # as in the original, but its zero-clap also has --omit-mask
+CONFIGURATIONS = list(ALL)[:5]
 # As in the original: post-norm, GELU, tied weights, byte-level BPE, 15% masked, Adam (0.9, 0.98),
 # no clipping, a linear warm-up over 8% of the steps and a linear decay.
 COMMON = (

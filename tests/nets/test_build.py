@@ -53,6 +53,8 @@ OPTIONS = [
     (dict(random_positions=50), ["LongLearned", "RandomPositions"]),
     (dict(zero_mask=True), ["ZeroMask"]),
     (dict(omit_mask=True), ["OmitMask"]),
+    (dict(head="plain-clap"), ["PlainHead", "PlainVectors"]),
+    (dict(pos="sinusoidal", scale_words=False), ["UnscaledSinusoidal"]),
     (dict(n_segment=2), ["Segments"]),
     (dict(pos="cope"), ["AddContent"]),
     (dict(pos="pope"), ["PadValues"]),

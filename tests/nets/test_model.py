@@ -46,7 +46,7 @@ def test_clap_words_have_length_1_and_the_zero_mask_0():
     torch.testing.assert_close(lengths, torch.tensor([[1.0, 0.0, 1.0]]))
 
 
-@pytest.mark.parametrize("head", ["roberta", "clap"])
+@pytest.mark.parametrize("head", ["roberta", "clap", "plain-clap"])
 def test_an_omitted_mask_is_no_output_word(head):
     plain = build_model("mlm", Options(vocab_size=9, head=head))
     model = build_model("mlm", Options(vocab_size=9, head=head, omit_mask=True))
@@ -103,6 +103,18 @@ def test_clap_head_is_beta_times_h_times_unit_word_vectors():
     torch.testing.assert_close(head(h), 2.5 * h @ unit.T)
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_plain_clap_normalises_neither_input_nor_output_vectors(norm_first):
+    model = tiny_model(head="plain-clap", norm_first=norm_first, pos="nope")
+    idx = torch.tensor([[9, 2, 11]])
+    words = model.body.embedding.weight
+    x, _ = model.body.start(idx)
+    assert torch.equal(x, words[idx])
+    model.head.beta.data.fill_(2.5)
+    torch.testing.assert_close(model(idx), 2.5 * model.body(idx) @ words.T)
+    assert {name for name, _ in model.head.named_parameters()} == {"beta", "words.weight"}
+
+
 # ---------------------------------------------------------------------------- the whole model
 
 
@@ -142,7 +154,7 @@ def test_picked_tokens_have_the_states_of_all(norm_first):
     torch.testing.assert_close(body(idx, picked=picked), body(idx).flatten(0, 1)[picked])
 
 
-@pytest.mark.parametrize("kind", ["linear", "roberta", "clap"])
+@pytest.mark.parametrize("kind", ["linear", "roberta", "clap", "plain-clap"])
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("body", [Encoder, Decoder])
 def test_loss_sums_over_all_targets_that_are_not_ignored(body, norm_first, kind):

@@ -55,11 +55,12 @@ def test_every_entry_of_the_sinusoids_is_the_formula(C):
             assert table[t, i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-def test_sinusoids_meet_words_scaled_by_the_root_of_the_width():
-    model = tiny("sinusoidal")
+@pytest.mark.parametrize("scale_words, factor", [(True, 4.0), (False, 1.0)])
+def test_sinusoids_meet_words_scaled_by_the_root_of_the_width(scale_words, factor):
+    model = tiny("sinusoidal", scale_words=scale_words)
     idx = torch.tensor([[9, 4, 11]])
     x, _ = model.start(idx)
-    expected = 4.0 * model.embedding.weight[idx] + sinusoids(torch.arange(3), 16)
+    expected = factor * model.embedding.weight[idx] + sinusoids(torch.arange(3), 16)
     torch.testing.assert_close(x, expected)
 
 

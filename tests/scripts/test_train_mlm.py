@@ -42,6 +42,7 @@ def held_out(corpus, tokenizer):
 OPTIONS = ("--head clap --zero-mask --omit-mask", "--head linear --split clean")
 OPTIONS += ("--mask-unit span", "--mask-unit word --tokenizer bpe --vocab-size 300")
 OPTIONS += ("--pos alibi --alibi one-sided --no-norm-first",)
+OPTIONS += ("--pos sinusoidal --no-scale-words --head plain-clap --no-norm-first",)
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -53,13 +53,18 @@ def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
     tiny = dict(vocab_size=300, n_layer=1, n_embd=16, n_head=2, n_ffn=20, block_size=12)
     monkeypatch.setattr(clap, "SIZES", {"quick": tiny | dict(batch_size=4, lr=1e-3, steps=10)})
     jobs_here({"train_mlm": ("--valid", "0.2")})
-    expected = {"baseline": ("roberta", False, False), "zero-clap": ("clap", True, False)}
-    expected["zero-clap-mask-no-output"] = ("clap", True, True)
+    expected = {  # head, zero_mask, omit_mask, scale_words
+        "baseline": ("roberta", False, False, True),
+        "sinusoidal": ("roberta", False, False, False),
+        "zero-clap": ("clap", True, True, True),
+        "zero-clap-plain": ("plain-clap", True, True, True),
+    }
     flags = dict(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path))
     clap.study(clap.Flags(only=",".join(expected), steps=5, **flags))
     for name, values in expected.items():
         model = read_json(tmp_path / f"{name}-0" / "config.json")["model"]
-        assert (model["head"], model["zero_mask"], model["omit_mask"]) == values
+        names = ("head", "zero_mask", "omit_mask", "scale_words")
+        assert tuple(model[name] for name in names) == values
         assert not model["norm_first"]
         assert read_json(tmp_path / f"{name}-1" / "result.json")["step"] == 5
     assert (tmp_path / "compare" / "compare.png").exists()
