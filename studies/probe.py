@@ -293,7 +293,7 @@ def draw_guesses(path, results):
     columns = min(len(results), 3)
     rows = math.ceil(len(results) / 3)
     figure, axes = figures.new_figure(rows, columns, (2.1 * columns, 2.6 * rows), squeeze=False)
-    colors = figures.line_colors(results)
+    styles = figures.line_styles(results)
     for axis, (label, runs) in zip(axes.flat, results.items()):
         guesses = runs[0]["guesses"]
         T = len(guesses["positions"])
@@ -301,7 +301,7 @@ def draw_guesses(path, results):
         if guesses["layer"] == 0:
             layer = "embeddings"
         axis.axline((0, 0), slope=1, color="0.6", linewidth=0.9)  # right guesses
-        axis.plot(guesses["positions"], ".", color=colors[label])
+        axis.plot(guesses["positions"], ".", color=styles[label]["color"])
         axis.set(title=f"{label}\n{layer}", xlabel="true position", ylabel="guessed position")
         axis.set(aspect="equal", xlim=(-2, T + 1), ylim=(-2, T + 1))
     for axis in axes.flat[len(results) :]:
