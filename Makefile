@@ -17,7 +17,7 @@ demo: .venv/ready  ## train a small encoder, classifier and decoder, draw their 
 	$(PY) train_mlm.py --pos alibi --n-embd 128 --n-layer 2 --lr 1e-3 --init-std 0.05 --steps 600 \
 		--out out/demo/encoder --overwrite
 	$(PY) train_classifier.py --encoder out/demo/encoder --out out/demo/classifier --overwrite
-	$(PY) train_lm.py --pos alibi --out out/demo/lm --overwrite
+	$(PY) train_lm.py --pos alibi --lr 3e-3 --out out/demo/lm --overwrite
 	$(PY) attention_maps.py out/demo/encoder --text "$(SENTENCE)"
 	$(PY) attention_maps.py out/demo/lm --text "$(SENTENCE)" --positions --html
 	$(PY) sample.py out/demo/encoder --text "There is no [MASK] in a steady lamp."
