@@ -1,7 +1,8 @@
 """Exercise 1: sentences of different lengths in one batch.
 
-T is the length of the longest. The tokens come first, then padding with the id 0: [7, 8, 9] and
-[5] become idx [[7, 8, 9], [5, 0, 0]] and mask [[True, True, True], [True, False, False]].
+T is the length of the longest. The tokens come first, then padding with the id 0, which is [PAD]
+and never a word. [7, 8, 9] and [5] become idx [[7, 8, 9], [5, 0, 0]] and mask [[True, True, True],
+[True, False, False]].
 
 15 minutes, easy. Ids are int64, the mask is bool.
 """

@@ -39,8 +39,8 @@ def generate(model, ids, n, temperature, top_k, gen):
     """ids (B, T) -> (B, T + n): each text goes on with n sampled tokens.
 
     logits, past = model(ids, past) reads (B, t) tokens after the past, which is None at first, and
-    returns logits (B, t, V). Let it read each token once. Draw with torch.multinomial(p, 1,
-    generator=gen), once for each new token.
+    returns logits (B, t, V). Let it read each token once; the last need not be read. Draw with
+    torch.multinomial(p, 1, generator=gen), once for each new token.
     """
     past = None
     new = ids
