@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from course.measures import (
     measure_block,
@@ -28,7 +27,18 @@ def draw(gen, *shapes):
 
 def draw_mask(gen, B, T):
     """Return a mask (B, T) with 2 to T - 1 real tokens in each row."""
-    return torch.arange(T) < torch.randint(2, T, (B, 1), generator=gen)
+    mask = torch.rand(B, T, generator=gen) < 0.6
+    mask[:, :2] = True
+    mask[:, -1] = False
+    return mask.sort(dim=1, descending=True).values
+
+
+def draw_bias(gen, *shape):
+    """Return a bias (..., T, S) that hides some keys, but never all keys of a query."""
+    bias = torch.randn(shape, generator=gen)
+    hidden = torch.rand(bias[..., 2:-1].shape, generator=gen) < 0.4
+    bias[..., 2:-1].masked_fill_(hidden, -torch.inf)
+    return bias
 
 
 def pad_cases(gen):
@@ -41,21 +51,27 @@ def attend_cases(gen):
     for B, H, T, S, D, n_dim in ((5, 8, 6, 6, 3, 2), (3, 5, 7, 8, 4, 3), (7, 3, 5, 5, 6, 4)):
         q, k, v = draw(gen, (B, H, T, D), (B, H, S, D), (B, H, S, D))
         mask = draw_mask(gen, B, S)
-        bias = torch.randn((B, H, T, S)[-n_dim:], generator=gen)
-        hidden = torch.rand(bias[..., 2:-1].shape, generator=gen) < 0.4  # never all keys of a query
-        bias[..., 2:-1].masked_fill_(hidden, -torch.inf)
+        bias = draw_bias(gen, *(B, H, T, S)[-n_dim:])
         yield q, k, v, None, None, 0.0
         yield q, k, v, mask, bias, 0.0
     yield q, k, v, mask, None, 0.0
     yield q, k, v, None, bias, 0.0
     q, k, v = draw(gen, (2, 4, 70, 6), (2, 4, 70, 6), (2, 4, 70, 6))
-    future = torch.full((70, 70), -torch.inf).triu(1)
-    yield q, k, v, draw_mask(gen, 2, 70), future, 0.0
+    yield q, k, v, draw_mask(gen, 2, 70), draw_bias(gen, 70, 70), 0.0
     yield large_scores(gen)
     q, k = draw(gen, (4, 4, 64, 65), (4, 4, 64, 65))
     q[..., 0] = 16  # a large channel: dropout of queries differs from that of keys
     v = torch.cat([torch.eye(64), torch.ones(64, 1)], 1)  # shows each weight, and their sum
     yield q, k, v.expand(4, 4, 64, 65).contiguous(), None, None, 0.2
+    yield *draw_overflowing(gen, 2, 3, 5, 4), None, None, 0.0
+
+
+def draw_overflowing(gen, B, H, T, D):
+    """Return q, k, v (B, H, T, D) with scores of about 120, whose exp is inf in float32."""
+    q, k, v = draw(gen, (B, H, T, D), (B, H, T, D), (B, H, T, D))
+    q[..., 0] = 120 * D**0.5
+    k[..., 0] = 1
+    return q, k, v
 
 
 def large_scores(gen):
@@ -123,6 +139,10 @@ def next_cases(gen):
 def loss_cases(gen):
     for B, T, V in ((5, 8, 9), (3, 6, 12), (7, 40, 5)):
         yield draw_batch(gen, B, T, V)
+    logits, targets = draw_batch(gen, 3, 4, 6)
+    logits[-1, -1, 0] += 30  # sure of a wrong word
+    targets[-1, -1] = 1
+    yield logits + 100, targets  # whose exp is inf in float32
 
 
 def perplexity_cases(gen):
@@ -173,8 +193,8 @@ def logit_cases(gen):
 
 
 def draw_table(gen, V, C):
-    """Return word vectors (V, C) of lengths from 0.3 to 5."""
-    vectors = F.normalize(torch.randn(V, C, generator=gen))
+    """Return word vectors (V, C) of lengths from about 0.3 to 5."""
+    vectors = torch.randn(V, C, generator=gen) / C**0.5
     return vectors * torch.linspace(0.3, 5, V)[:, None]
 
 
@@ -204,6 +224,7 @@ def probability_cases(gen):
     sizes = (4, 9, 0.7, 3), (3, 6, 2.0, 6), (5, 40, 1.0, 1), (2, 12, 0.5, 5)
     for B, V, temperature, top_k in sizes:
         yield *draw(gen, (B, V)), temperature, top_k
+    yield torch.randn(3, 7, generator=gen) + 150, 1.5, 4  # whose exp is inf in float32
 
 
 def cache_cases(gen):
@@ -213,6 +234,7 @@ def cache_cases(gen):
         if P:
             past = tuple(draw(gen, (B, H, P, D), (B, H, P, D)))
         yield *draw(gen, shape, shape, shape), past
+    yield *draw_overflowing(gen, 3, 2, 4, 5), None
 
 
 def generate_cases(gen):

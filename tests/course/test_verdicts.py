@@ -17,6 +17,7 @@ from course.cases import CHECKS
 from course.exercises import EXERCISES, solutions
 from course.known import MISTAKES, expect, read_mistakes
 from course.observe import observe_answer
+from course.start import CHECK
 from data import batching
 
 RIGHT = {function: right for name in EXERCISES for function, right in solutions(name).items()}
@@ -61,6 +62,14 @@ def test_every_function_has_mistakes_and_together_more_than_two_hundred():
     assert text.count("\n- ") == len(messages)
     page = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
     assert f"[{len(messages)} known" in page
+
+
+def test_code_of_a_handout_has_no_answers():
+    text = ""
+    for name in CHECK:
+        text += (ROOT / "course" / f"{name}.py").read_text(encoding="utf-8")
+    for answer in ("triu", "tril", "arange(T) <", "F.normalize", "softmax("):
+        assert answer not in text, answer
 
 
 def test_two_mistakes_at_once_are_both_named():
@@ -179,8 +188,21 @@ def logits_by_division(h, table, beta):
     return (beta * h).double() @ table.double().t() / table.double().norm(dim=1)
 
 
+def generate_reading_all(model, ids, n, temperature, top_k, gen):
+    """Write a text; the model also reads the last token, which is not needed."""
+    logits, past = model(ids, None)
+    for _ in range(n):
+        p = RIGHT["next_probabilities"](logits[:, -1], temperature, top_k)
+        new = torch.multinomial(p, 1, generator=gen)
+        ids = torch.cat([ids, new], 1)
+        logits, past = model(new, past)
+    return ids
+
+
 VARIANTS = [
     ("pad", pad_as_list),
+    ("pad", lambda sequences: (RIGHT["pad"](sequences)[0], RIGHT["pad"](sequences)[0] != 0)),
+    ("generate", generate_reading_all),
     ("attend", attend_by_einsum),
     ("attend", lambda q, k, v, *more: attend_by_einsum(q.double(), k.double(), v.double(), *more)),
     ("split_heads", lambda x, n: torch.stack([part.double() for part in x.chunk(n, -1)], 1)),
@@ -290,6 +312,17 @@ def attend_hiding(score):
     return attend
 
 
+def attend_masking_first(q, k, v, mask, bias, p):
+    """An attention that gives padding a score of 1e-9, to which the bias is added."""
+    scores = q @ k.mT / q.size(-1) ** 0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask[:, None, None], 1e-9)
+    if bias is not None:
+        scores = scores + bias
+    weights = scores.softmax(-1)
+    return F.dropout(weights, p) @ v, weights
+
+
 WRONG = [
     ("next_words", next_zero, "targets of 0 become -100"),
     ("attend", attending(mask_with_bias=True), "padding is attended to"),
@@ -335,6 +368,9 @@ WRONG = [
     ("causal_bias", lambda n, T: RIGHT["causal_bias"](n, 32)[:, :T, :T], "at most 32 positions"),
     ("next_words", lambda ids, T: RIGHT["next_words"](ids, 4), "blocks have 4 tokens"),
     ("loss", lambda x, y: F.cross_entropy(x.view(-1, 9), y.view(-1)), "loss: "),
+    ("loss", lambda x, y: F.nll_loss((x.softmax(-1) + 1e-8).log().mT, y), "use log_softmax"),
+    ("loss", lambda x, y: F.nll_loss((x.exp() / x.exp().sum(-1, True)).log().mT, y), "is NaN"),
+    ("attend", attend_masking_first, "1e-9"),
     ("attend", attend_hiding(-5), "numbers differ"),
     ("attend", attend_hiding(-25), "real scores can be lower"),
     ("embed", lambda idx, table, m: RIGHT["embed"](idx, table, len(table) - 1), "the last id"),
