@@ -9,6 +9,7 @@ Each file is judged as a copy, in a process of its own, which is no sandbox: see
 import contextlib
 import csv
 import shutil
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,8 @@ from tyro.conf import Positional
 
 from course.judge import judge
 from course.known import choose_exercises, file_of, functions_of, number_of
-from data.files import printable, write_json
+from course.worker import try_user
+from data.files import UserError, printable, write_json
 from lab.flags import main, require
 
 
@@ -43,6 +45,7 @@ def grade(flags):
         grade_for_gradescope(root, names, flags)
         return
     folders = find_submissions(root)
+    require_user(flags.user)
     with open_table(flags.out, names) as write_row:
         for folder in folders:
             grades = grade_submission(folder, names, flags)
@@ -50,6 +53,20 @@ def grade(flags):
             total = round(sum(scores), 2)
             write_row([folder.name, *scores, total, feedback(grades)])
             print(f"{printable(folder.name):<30} {total:g} of {len(names)} points", flush=True)
+
+
+def require_user(user):
+    """Raise UserError if the user, unless it is ours (""), cannot run students' code: that must not
+    cost points."""
+    if not user:
+        return
+    try:
+        try_user(user)
+    except RuntimeError as error:
+        raise UserError(
+            f"--user {user}: cannot run students' code here, so nothing is graded. Give this user "
+            f"access to {sys.executable}, torch and poslab, or leave --user out. {error}"
+        ) from error
 
 
 def find_submissions(root):
@@ -147,6 +164,7 @@ def grade_for_gradescope(folder, names, flags):
     """Write results.json, also if grading fails: then it says so, and the error is raised."""
     path = Path(flags.gradescope).expanduser()
     try:
+        require_user(flags.user)
         write_json(path, gradescope_results(folder, names, flags))
     except BaseException as error:
         message = f"Grading failed; tell your teacher: {type(error).__name__}: {error}"
@@ -164,7 +182,8 @@ def gradescope_results(folder, names, flags):
     for name, functions in grade_submission(folder, names, flags).items():
         visibility = "after_due_date" if name in hidden else "visible"
         for function, score, most, line in functions:
-            n_done += score == most
+            if visibility == "visible":  # the leaderboard tells nothing of the others
+                n_done += score == most
             tests.append(
                 {
                     "number": str(number_of(name)),

@@ -39,7 +39,7 @@ jobs:
 class Flags:
     folder: Positional[Path]  # for the answers
     exercises: str = ""  # numbers or names, separated by commas; '': all
-    check: bool = True  # write a check that needs no poslab; all exercises take a minute
+    check: bool = True  # write one that needs no poslab: 1.5 minutes for 3 exercises, a few for 13
 
 
 def start(flags):

@@ -106,6 +106,16 @@ def run_worker(tasks, seconds, results, folder, user):
     return code, text
 
 
+def try_user(user):
+    """Start a process of this user, without answers. Raises RuntimeError if it cannot work."""
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as results:
+            torch.save({}, Path(results, CASES))
+            run_worker([], 1, Path(results), results, user)
+    except (OSError, KeyError) as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
 def kill(process):
     """End a process, and all that it started."""
     if hasattr(os, "killpg"):

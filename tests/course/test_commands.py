@@ -395,6 +395,10 @@ def test_one_submission_for_gradescope(tmp_path, judge_here, monkeypatch):
     assert (mistake["score"], mistake["status"]) == (0.25, "failed")  # half, since it has a name
     assert "without transposing back" in mistake["output"]
     assert written["score"] == 0.75 and written["leaderboard"][0]["value"] == 1
+    hidden = flags | {"hidden": "3"}
+    succeed(call("course.grade", tmp_path, **hidden))
+    written = json.loads(results.read_text(encoding="utf-8"))
+    assert written["score"] == 0.75 and written["leaderboard"][0]["value"] == 0
     succeed(call("course.grade", tmp_path, **flags, partial=0))
     assert json.loads(results.read_text(encoding="utf-8"))["score"] == 0.5
     # If grading itself fails, the results say so
@@ -403,6 +407,26 @@ def test_one_submission_for_gradescope(tmp_path, judge_here, monkeypatch):
         call("course.grade", tmp_path, **flags)
     written = json.loads(results.read_text(encoding="utf-8"))
     assert written["score"] == 0 and "Grading failed; tell your teacher" in written["output"]
+
+
+def test_a_user_who_cannot_run_the_check_costs_no_points(tmp_path, judge_here, monkeypatch):
+    succeed(call("course.start", tmp_path / "in" / "ada", exercises="3", no_check=True))
+    results = tmp_path / "results.json"
+    flags = dict(exercises="3", user="no-such-user")
+    said = "nothing is graded"
+    fails(call("course.grade", tmp_path / "in/ada", gradescope=results, **flags), said)
+    written = json.loads(results.read_text(encoding="utf-8"))
+    assert written["tests"] == [] and said in written["output"]
+    fails(call("course.grade", tmp_path / "in", out=tmp_path / "grades.csv", **flags), said)
+    assert not (tmp_path / "grades.csv").exists()
+
+    def refuse(*arguments, **more):
+        raise PermissionError("python")
+
+    monkeypatch.setattr("course.worker.subprocess.Popen", refuse)
+    monkeypatch.setattr("course.worker.shutil.chown", lambda *arguments: None)
+    flags["user"] = getpass.getuser()
+    fails(call("course.grade", tmp_path / "in/ada", gradescope=results, **flags), "PermissionError")
 
 
 @pytest.mark.slow
