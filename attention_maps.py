@@ -12,6 +12,7 @@ fails. Weights show which vectors a head mixed, not why the model answered as it
 
 import lab  # noqa: F401, names a missing package  # isort: skip
 import re
+import signal
 import time
 import webbrowser
 from dataclasses import dataclass, field
@@ -105,6 +106,7 @@ def serve(runs, texts):
     page = LivePage(runs, text)
     print(f"open {page.address} in a browser of this machine; Ctrl-C ends it", flush=True)
     webbrowser.open(page.address)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let background jobs ignore it
     try:
         while True:
             time.sleep(1)

@@ -32,7 +32,7 @@ ROWS = {POSITIONS[pos].label: dict(pos=pos) for pos in POSITIONS} | {
     "rotary, a quarter": dict(pos="rope", rope_share=0.25),
     "rotary and NoPE": dict(pos="rope", nope_every=2),
     "NoPE, log-scaled": dict(pos="nope", log_scale=True),
-    "LSTM": dict(body="lstm", n_layer=2, n_embd=128),
+    "LSTM": dict(body="lstm", n_layer=2, n_embd=128, lr=3e-3),
     # On tasks that say which symbols belong together
     "rotary, coupled": dict(pos="rope", couple=True),
     "sinusoidal, coupled": dict(pos="sinusoidal", couple=True),

@@ -250,11 +250,11 @@ WRONG = [  # what pad does, and what is said of it
     ("return torch.zeros(3, 5), 1", "idx has dtype torch.float32, expected torch.int64"),
     ("sequences[0] += 1\n    return 1, 2", "changes its input sequences in place"),
     ("sequences.append(1)\n    return 1, 2", "changes its input sequences in place"),
-    ("return sequences[9]", "pad: line 14: IndexError: list index out of range"),
+    ("return sequences[9]", "pad: line 15: IndexError: list index out of range"),
     ("return pad(sequences)", "Does a function call itself without end?"),
-    ("raise NotImplementedError('bool')", "pad: line 14: NotImplementedError: bool"),
-    ("return (", "line 14: SyntaxError: '(' was never closed"),
-    ("exit(3)", "line 14: SystemExit: 3"),
+    ("raise NotImplementedError('bool')", "pad: line 15: NotImplementedError: bool"),
+    ("return (", "line 15: SyntaxError: '(' was never closed"),
+    ("exit(3)", "line 15: SystemExit: 3"),
 ]
 
 
