@@ -62,14 +62,14 @@ def expect(function, seed):
     if error or gradient_error:
         raise error or gradient_error
     results = list(results.values())
-    own = read_mistakes(function)
-    singles = {message: [(function, edits)] for message, edits in own.items()}
+    of_function = read_mistakes(function)
+    singles = {message: [(function, edits)] for message, edits in of_function.items()}
     for helper in find_helpers(solution):
         for message, edits in read_mistakes(helper).items():
             singles[f"as in {helper}: {message}"] = [(helper, edits)]
     pairs = {}
     for first, second in itertools.combinations(singles, 2):
-        if first in own:  # else both are of helpers
+        if first in of_function:  # else both are of helpers
             pairs[f"{first} Also: {second}"] = singles[first] + singles[second]
     known = [Computed(mistakes, solution, cases, results) for mistakes in (singles, pairs)]
     return Expectation(function, cases, results, gradients, *known)

@@ -159,10 +159,10 @@ class CommonFlags(Group):
         scaled = self.rope_scale != "none"
         longer = self.rope_factor != 1
         require(scaled == longer, "--rope-scale, --rope-factor: give both, like yarn and 4")
-        fits = self.pos == "alibi" and self.alibi_heads > 0
-        require(fits or not self.hard_alibi, "--hard-alibi: needs --pos alibi --alibi-heads N")
-        fits = self.pos == "alibi" or not self.alibi_heads
-        require(fits, "--alibi-heads: needs --pos alibi")
+        is_alibi = self.pos == "alibi"
+        require(is_alibi or not self.alibi_heads, "--alibi-heads: needs --pos alibi")
+        problem = "--hard-alibi: needs --pos alibi --alibi-heads N"
+        require(self.alibi_heads or not self.hard_alibi, problem)
         is_local = self.window > 0 or self.attn_block > 0
         if self.global_tokens or self.random_keys:
             problem = "--global-tokens, --random-keys: need --window or --attn-block"

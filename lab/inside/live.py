@@ -68,15 +68,17 @@ class Asked(NamedTuple):
 def read_request(body):
     """Return the Asked of a request's bytes. Raises ValueError, TypeError, KeyError, OverflowError
     or RecursionError for others."""
-    given = json.loads(body)
-    off = {(int(run), str(part), int(layer), int(head)) for run, part, layer, head in given["off"]}
-    temperature = float(given["temperature"])
-    top_k = int(given["top_k"])
+    request = json.loads(body)
+    off = {
+        (int(run), str(part), int(layer), int(head)) for run, part, layer, head in request["off"]
+    }
+    temperature = float(request["temperature"])
+    top_k = int(request["top_k"])
     if not (0 <= temperature <= 10 and top_k >= 0):
         raise ValueError("temperature or top_k")
-    text = str(given["text"]).rstrip()
+    text = str(request["text"]).rstrip()
     text.encode()  # half a letter is no text
-    return Asked(given["stage"], text, off, temperature, top_k or None, int(given["run"]))
+    return Asked(request["stage"], text, off, temperature, top_k or None, int(request["run"]))
 
 
 class LivePage:

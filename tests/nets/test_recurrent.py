@@ -7,6 +7,7 @@ from lab import load_run
 from nets.build import Options, build_model
 from nets.cached import CachedReader
 
+NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 SIZE = dict(body="lstm", pos="nope", vocab_size=30, n_layer=2, n_embd=16, init_std=0.4)
 
 
@@ -31,9 +32,6 @@ def test_states_are_those_of_the_formulas():
             states.append(h)
         x = torch.stack(states)
     torch.testing.assert_close(body(idx)[0], x)
-
-
-NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 def test_no_token_sees_a_later_one_and_the_order_matters():
