@@ -140,9 +140,10 @@ def loss_cases(gen):
     for B, T, V in ((5, 8, 9), (3, 6, 12), (7, 40, 5)):
         yield draw_batch(gen, B, T, V)
     logits, targets = draw_batch(gen, 3, 4, 6)
-    logits[-1, -1, 0] += 30  # sure of a wrong word
-    targets[-1, -1] = 1
     yield logits + 100, targets  # whose exp is inf in float32
+    logits[-1, -1, 0] += 130  # sure of a wrong word: the others' softmax is 0 in float32
+    targets[-1, -1] = 1
+    yield logits, targets
 
 
 def perplexity_cases(gen):

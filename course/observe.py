@@ -216,6 +216,9 @@ def name_results(result, names):
     expected = f"expected {len(names)} ({', '.join(names)})"
     if not isinstance(parts, (list, tuple)):
         raise Wrong(f"returns one value of type {type_name}, {expected}")
+    leaves = tree_leaves(parts)
+    if len(leaves) == len(names):
+        parts = leaves  # (output, (k, v)) is as good as (output, k, v)
     if len(parts) != len(names):
         raise Wrong(f"returns a {type_name} of {len(parts)} values, {expected}")
     results = {}

@@ -21,8 +21,8 @@ def next_probabilities(logits, temperature, top_k):
 
 def attend_with_cache(q, k, v, past):
     """q, k, v (B, H, T, D) of T new tokens; past: None, or (keys, values) (B, H, P, D) of the P
-    tokens before them -> output (B, H, T, D), and all keys and values (B, H, P + T, D), old ones
-    first.
+    tokens before them -> output (B, H, T, D), all keys and all values (B, H, P + T, D), old
+    ones first.
 
     A new token sees the old ones, itself and the new ones before it. Divide scores by sqrt(D).
     """

@@ -74,6 +74,7 @@ def test_perplexity_of_a_prefix_model_is_that_of_second_halves(corpus, tmp_path)
     succeed(call("sample", tmp_path / "run", text="we want peace", tokens=4))
 
 
+@pytest.mark.slow
 def test_translation_learns_and_its_numbers_are_those_by_hand(pairs, tmp_path):
     learn = "--steps 300 --eval-every 300 --lr 0.01 --warmup 10 --dropout 0".split()
     argv = ["--task", "translate", "--data", pairs, "--pos", "rope", *SIZE, *learn]

@@ -511,6 +511,7 @@ def test_a_wrong_function_changes_the_training(answers, corpus, finished, ours_a
     assert mine["perplexity/one"] != pytest.approx(ours["perplexity/one"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_masked_language_models_train_with_them(tmp_path, corpus, ours_again, judge_here):
     succeed(call("course.start", tmp_path, exercises="8", no_check=True))
     answer(tmp_path, "masking", "mask_words", "print('mine'); return idx, idx")

@@ -345,6 +345,7 @@ def corner_and_lightest(png, scheme):
     return pixels[8, -8], near_zero
 
 
+@pytest.mark.slow
 def test_a_notebook_falls_back_to_the_static_page(make, browser, tmp_path):
     script = "return document.querySelector('iframe').contentDocument?.body?.dataset.ready"
     for reached in (True, False):

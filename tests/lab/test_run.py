@@ -44,10 +44,12 @@ def assert_same(folder, whole):
     assert all(torch.equal(a, b) for a, b in zip(*(state.values() for state in states)))
 
 
-SLOW = [pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGTERM)]
+def slow(*values):
+    """Return parameters of which the tests are slow ones."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-@pytest.mark.parametrize("number", [*SLOW, signal.SIGKILL])
+@pytest.mark.parametrize("number", [*slow(signal.SIGINT, signal.SIGTERM), signal.SIGKILL])
 def test_a_killed_run_resumes_exactly(corpus, tmp_path, whole, number):
     folder = tmp_path / "run"
     process = start("train_lm", "--data", corpus, *TINY, *LONG, out=folder)
@@ -355,6 +357,7 @@ importlib.metadata.entry_points = lambda **kind: ()
 """  # Python and matplotlib do not find matplotlib_inline
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["train_lm", "attention_maps"])
 def test_a_backend_of_another_environment_is_ignored(script, tmp_path):
     """A notebook's ! calls another Python, with the notebook's MPLBACKEND."""
@@ -365,7 +368,7 @@ def test_a_backend_of_another_environment_is_ignored(script, tmp_path):
     assert process.returncode == 0, printed
 
 
-@pytest.mark.parametrize("backend", ["nonsense", " ", "QtAgg", "module://nonsense", "svg"])
+@pytest.mark.parametrize("backend", ["nonsense", *slow(" ", "QtAgg", "module://nonsense", "svg")])
 def test_figures_are_drawn_whatever_the_backend(backend, tmp_path):
     """A backend that matplotlib knows stays, for a user's own use of pyplot."""
     code = """
@@ -387,7 +390,7 @@ print(os.environ.get("MPLBACKEND"))
     assert done.stdout.strip() == (backend if is_known else "None")
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
+@pytest.mark.parametrize("closed", [*slow("2>&-", ">&-"), ">&- 2>&-"])
 def test_closed_streams_are_no_obstacle(closed, corpus, tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, ROOT / "train_lm.py", "--data", corpus, *TINY, "--out", folder]
@@ -399,7 +402,7 @@ def test_closed_streams_are_no_obstacle(closed, corpus, tmp_path):
         assert done.stderr == ""
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ""])
+@pytest.mark.parametrize("closed", ["2>&-", *slow("")])
 def test_the_message_of_a_signal_goes_nowhere_else(closed, corpus, tmp_path):
     """Without standard error, the next file that is opened may get its number."""
     folder = tmp_path / "run"

@@ -71,6 +71,7 @@ def test_names_that_are_not_utf8_and_large_seeds(tmp_path):
     machine.set_up_device("cpu", seed=2**64)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_is_one_message(finished, tmp_path):
     """Whatever the script: a file or a link to nothing in the way, a name that is too long."""
     run = finished("train_lm")

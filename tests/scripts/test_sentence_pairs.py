@@ -125,6 +125,7 @@ def test_a_run_reads_pairs_as_in_training(causal, table, tmp_path):
     assert same
 
 
+@pytest.mark.slow
 def test_scores_are_correlated_with_the_true_ones(tmp_path):
     path = write(tmp_path / "scored.csv", "score,text1,text2", lambda same: 5.0 if same else 2.0)
     result = train(path, tmp_path / "run", target="score", overlap=True, epochs=8, lr=0.01)

@@ -66,7 +66,8 @@ def test_the_assignment_with_two_seeds(corpus, tmp_path, monkeypatch, jobs_here)
     assert len(of_comparisons) > 20 and len(set(of_comparisons)) == len(of_comparisons)
 
 
-@pytest.mark.parametrize("missing", ["*_CLS*", pytest.param("*_LM*", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["*_CLS*", "*_LM*"])
 def test_a_corpus_without_rows_or_without_text(missing, tmp_path, monkeypatch, jobs_here):
     data, out = write_corpus(tmp_path / "data"), tmp_path / "out"
     for path in data.glob(missing):

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 from helpers import ROOT, TINY, call, fails, succeed
 
 
@@ -20,6 +21,7 @@ def test_a_run_is_repeated_and_a_number_that_moved_is_named(tmp_path, corpus):
     assert "+11.11%" in outcome.out
 
 
+@pytest.mark.slow
 def test_the_students_code_is_run(tmp_path, corpus):
     run = tmp_path / "run"
     succeed(call("train_lm", *TINY, data=corpus, out=run))

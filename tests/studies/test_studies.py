@@ -49,6 +49,7 @@ def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
     assert len(started) == 17  # nothing runs twice
 
 
+@pytest.mark.slow
 def test_clap(corpus, tmp_path, monkeypatch, jobs_here):
     tiny = dict(vocab_size=300, n_layer=1, n_embd=16, n_head=2, n_ffn=20, block_size=12)
     monkeypatch.setattr(clap, "SIZES", {"quick": tiny | dict(batch_size=4, lr=1e-3, steps=10)})

@@ -26,6 +26,7 @@ def run(out, stage, **flags):
     run_all(out, [stage], SweepFlags(jobs=1, **flags))
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_skipped_and_told_if_the_code_differs(corpus, tmp_path, capsys):
     (stage,) = jobs(corpus, "run")
     path = tmp_path / "run" / "result.json"
