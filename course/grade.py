@@ -31,7 +31,7 @@ class Flags:
     gradescope: str = ""  # results.json to write, of one submission
     hidden: str = ""  # exercises that Gradescope shows after the due date; 'all': each of them
     partial: float = 0.5  # share of a function's points if its mistake is known by name
-    seconds: int = 20  # time for each function
+    seconds: int = 60  # time for each function
     seed: int = 1  # of the inputs; course.check has 0
     user: str = ""  # the user that runs students' code, such as nobody (needs root)
 

@@ -9,7 +9,7 @@ from course.observe import settings_kept
 from course.worker import observe_in_process
 
 
-def judge(paths, seed=0, seconds=20, folder=None, user=""):
+def judge(paths, seed=0, seconds=60, folder=None, user=""):
     """Return {exercise: {function: Verdict}} of answers {exercise: path}.
 
     They run in another process, in this folder, for at most so many seconds per function. user:
