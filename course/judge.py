@@ -5,6 +5,7 @@ import json
 import torch
 
 from course.known import choose_exercises, expect, file_of, functions_of, number_of
+from course.language import Language
 from course.observe import settings_kept
 from course.worker import observe_in_process
 
@@ -42,19 +43,23 @@ def find_answers(folder, words=()):
     return paths
 
 
-def report(paths, with_numbers, as_json=False):
+def report(paths, with_numbers, as_json=False, language="en"):
     """Judge answers {exercise: path} and print the verdicts. Return whether all are done."""
-    verdicts = judge(paths)
+    language = Language(language)
+    verdicts = {}
+    for name, judged in judge(paths).items():
+        verdicts[name] = {f: language.translate_verdict(v) for f, v in judged.items()}
     unfinished = [name for name in paths if not is_done(verdicts[name])]
     if as_json:
         print_json(paths, verdicts)
         return not unfinished
     for name in paths:
-        print_exercise(name, verdicts[name], with_numbers)
+        print_exercise(name, verdicts[name], with_numbers, language)
     n_done = len(paths) - len(unfinished)
-    print(f"\n[{'#' * n_done}{'-' * len(unfinished)}] {n_done} of {len(paths)} done")
+    count = language.translate(f"{n_done} of {len(paths)} done")
+    print(f"\n[{'#' * n_done}{'-' * len(unfinished)}] {count}")
     if unfinished:
-        print(f"Next: {paths[unfinished[0]]}")
+        print(language.translate(f"Next: {paths[unfinished[0]]}"))
     return not unfinished
 
 
@@ -63,7 +68,7 @@ def is_done(verdicts):
     return all(verdict.status == "done" for verdict in verdicts.values())
 
 
-def print_exercise(name, verdicts, with_numbers):
+def print_exercise(name, verdicts, with_numbers, language):
     """Print a line on each function that is not done. Below it, an error's traceback and, if asked
     for, numbers."""
     label = f"{number_of(name):>3} {name:<11}"
@@ -77,9 +82,9 @@ def print_exercise(name, verdicts, with_numbers):
         if verdict.detail and (with_numbers or verdict.status == "error"):
             print(f"\n{verdict.detail.rstrip()}\n")
     if missing:
-        print(label, f"{', '.join(missing)} not begun")
+        print(label, language.translate(f"{', '.join(missing)} not begun"))
     elif not messages:
-        print(label, "done")
+        print(label, language.translate("done"))
 
 
 def print_json(paths, verdicts):

@@ -19,7 +19,7 @@ from course.known import choose_exercises, expect, file_of, functions_of, number
 from lab.flags import main, require
 
 HERE = Path(__file__).parent
-CHECK = ("cases", "differences", "expectation", "judge", "measures", "observe", "worker")
+CHECK = "cases differences expectation judge language measures observe worker".split()
 
 WORKFLOW = """name: exercises
 on: push
@@ -90,6 +90,8 @@ def write_check(folder, names):
     (code / "__init__.py").write_text("")  # so that no installed poslab is imported instead
     for name in CHECK:
         shutil.copyfile(HERE / f"{name}.py", code / f"{name}.py")
+    for table in HERE.glob("mistakes.*.md"):  # translations, without the edits of mistakes.md
+        shutil.copyfile(table, code / table.name)
     shutil.copyfile(HERE / "handout" / "known.py", code / "known.py")
     shutil.copyfile(HERE / "handout" / "check.py", folder / "check.py")
     stored = {"exercises": {}, "expectations": {}}
