@@ -174,7 +174,7 @@ def test_mistakes_of_helpers_and_pairs_in_chinese():
     verdict = Verdict("mistake", f"perplexity: as in loss: {first} Also: as in loss: {second}")
     said = Language("zh").translate_verdict(verdict).message
     helper = "与 loss 中的错误相同："
-    assert said == f"perplexity: {helper}{loss[first]} 此外：{helper}{loss[second]}"
+    assert said == f"perplexity: {helper}{loss[first]}此外：{helper}{loss[second]}"
 
 
 def test_a_detail_in_chinese():
