@@ -71,13 +71,17 @@ def is_translated(language, sentence):
 def test_every_diagnosis_has_a_translation_and_none_is_left_over(language):
     table = read_table(language)
     assert list(table) == ["check", *CHECKS]
+    missing = []
+    left_over = []
     translations = {}
     for function in CHECKS:
         diagnoses = read_mistakes(function)
-        assert diagnoses.keys() - table[function].keys() == set(), f"to translate: {function}"
-        assert table[function].keys() - diagnoses.keys() == set(), f"left over: {function}"
-        for english, translation in table[function].items():
+        missing += [f"{function}: {english}" for english in diagnoses.keys() - table[function]]
+        left_over += [f"{function}: {english}" for english in table[function].keys() - diagnoses]
+        for english, translation in table[function].items():  # the same sentence, one translation
             assert translations.setdefault(english, translation) == translation
+    assert not missing, "\n".join(["to translate:", *missing])
+    assert not left_over, "\n".join(["left over:", *left_over])
     text = (ROOT / "course" / f"mistakes.{language}.md").read_text(encoding="utf-8")
     assert text.count("\n- ") == sum(map(len, table.values()))
 
