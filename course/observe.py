@@ -267,7 +267,7 @@ def explain(error, path, name=""):
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if frame.filename == str(path)]
     report.stack = traceback.StackSummary.from_list(frames)
-    if isinstance(error, NotImplementedError) and frames and not str(error):
+    if name and frames and isinstance(error, NotImplementedError) and not str(error):
         if frames[-1].name == name:
             return Verdict("not begun")
         return Verdict("error", f"{name}: {frames[-1].name} is not begun")
