@@ -15,7 +15,7 @@ FORMS = {  # what stands in a place of this name; in others anything
     "line": r"\d+",
     "error": r"[\w.]*[A-Z][\w.]*",
 }
-TRANSLATED = ("sentence", "more")  # places whose words are translated too
+TRANSLATED = ("sentence", "second")  # places whose words are translated too
 
 
 def languages():
