@@ -72,6 +72,7 @@ def test_code_of_a_handout_has_no_answers():
         assert answer not in text, answer
 
 
+@pytest.mark.slow
 def test_two_mistakes_at_once_are_both_named():
     def attend(q, k, v, mask=None, bias=None, dropout=0.0):
         weights = (q @ k.mT).softmax(-2)

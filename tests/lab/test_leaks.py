@@ -8,6 +8,8 @@ from helpers import SIZE, TINY, call, fails, succeed
 import data
 from data.leaks import hashes, read_hashes, split_corpus
 
+pytestmark = pytest.mark.slow
+
 # Each is made in this order in one folder. again/ and again.txt are the corpus at other paths
 MADE = {
     "full": "train_lm --data again",
