@@ -45,21 +45,21 @@ def find_answers(folder, words=()):
 
 def report(paths, with_numbers, as_json=False, language="en"):
     """Judge answers {exercise: path} and print the verdicts. Return whether all are done."""
-    language = Language(language)
+    translator = Language(language)
     verdicts = {}
     for name, judged in judge(paths).items():
-        verdicts[name] = {f: language.translate_verdict(v) for f, v in judged.items()}
+        verdicts[name] = {f: translator.translate_verdict(v) for f, v in judged.items()}
     unfinished = [name for name in paths if not is_done(verdicts[name])]
     if as_json:
         print_json(paths, verdicts)
         return not unfinished
     for name in paths:
-        print_exercise(name, verdicts[name], with_numbers, language)
+        print_exercise(name, verdicts[name], with_numbers, translator)
     n_done = len(paths) - len(unfinished)
-    count = language.translate(f"{n_done} of {len(paths)} done")
+    count = translator.translate(f"{n_done} of {len(paths)} done")
     print(f"\n[{'#' * n_done}{'-' * len(unfinished)}] {count}")
     if unfinished:
-        print(language.translate(f"Next: {paths[unfinished[0]]}"))
+        print(translator.translate(f"Next: {paths[unfinished[0]]}"))
     return not unfinished
 
 
@@ -68,7 +68,7 @@ def is_done(verdicts):
     return all(verdict.status == "done" for verdict in verdicts.values())
 
 
-def print_exercise(name, verdicts, with_numbers, language):
+def print_exercise(name, verdicts, with_numbers, translator):
     """Print a line on each function that is not done. Below it, an error's traceback and, if asked
     for, numbers."""
     label = f"{number_of(name):>3} {name:<11}"
@@ -82,9 +82,9 @@ def print_exercise(name, verdicts, with_numbers, language):
         if verdict.detail and (with_numbers or verdict.status == "error"):
             print(f"\n{verdict.detail.rstrip()}\n")
     if missing:
-        print(label, language.translate(f"{', '.join(missing)} not begun"))
+        print(label, translator.translate(f"{', '.join(missing)} not begun"))
     elif not messages:
-        print(label, language.translate("done"))
+        print(label, translator.translate("done"))
 
 
 def print_json(paths, verdicts):
