@@ -6,10 +6,10 @@ SEEDS ?= 1
 SPLIT ?= full
 PY = .venv/bin/python
 
-.PHONY: help demo assignment study-positions study-nope study-clap bench test test-all lint clean clean-runs
+.PHONY: help demo assignment study-positions study-nope study-grid study-clap bench test test-all lint clean clean-runs
 
 help:
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s%s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' Makefile
 
 SENTENCE = We will defend the central granary together before the first census.
 
@@ -33,6 +33,9 @@ STUDY = --size $(if $(QUICK),quick,$(if $(FULL),full,laptop)) $(if $(DATA),--dat
 
 study-nope: .venv/ready  ## how a decoder without positions learns the order of words: QUICK=1 DATA=path
 	$(PY) -m studies.nope $(STUDY)
+
+study-grid: .venv/ready  ## the same beside other encodings, by size and length: QUICK=1 DATA=path
+	$(PY) -m studies.grid $(STUDY)
 
 study-clap: .venv/ready  ## RoBERTa, ALiBi and CLAP compared by masked-LM perplexity: QUICK=1 DATA=path
 	$(PY) -m studies.clap $(STUDY)

@@ -6,10 +6,11 @@ import statistics
 
 import pytest
 from helpers import ROOT, SIZE, TINY, call, fails, succeed
+from scipy.stats import ttest_1samp
 
 from data.files import UserError
 from lab.predictions import FILE, write_predictions
-from studies import clap, contextual, crossvalidate, nope, positions, recurrence
+from studies import clap, contextual, crossvalidate, grid, nope, positions, recurrence
 
 
 def read(path):
@@ -20,33 +21,75 @@ def read_json(path):
     return json.loads(read(path))
 
 
+def of_tests(result, longer=""):
+    """The perplexity of both test sets of `corpus` together."""
+    sizes = [result[f"tokens/{name}"] for name in ("one", "two")]
+    values = [result[f"perplexity/{name}{longer}"] for name in ("one", "two")]
+    return math.prod(v ** (n / sum(sizes)) for v, n in zip(values, sizes))
+
+
+def spread(values, digits=1):
+    return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+
+
 @pytest.mark.slow
 def test_nope(corpus, tmp_path, monkeypatch, jobs_here):
-    tiny = dict(depths=(2, 1), n_embd=16, n_head=2, lengths=(8, 4), tokens=32, steps=8, lr=1e-3)
+    tiny = dict(depths=(2, 1), n_embd=16, n_head=2, block_size=8, tokens=32, steps=8, lr=1e-3)
     tiny |= dict(vocab_size=0, eval_test=0, keep="0,4,8", probe=dict(blocks=8, steps=5))
-    tiny |= dict(mlm=dict(steps=8, batch_size=4, lr=1e-3))
     monkeypatch.setattr(nope, "SIZES", {"quick": tiny})
     monkeypatch.setattr(nope, "COMPARED", ("nope", "learned"))
     started, out = jobs_here({"studies.probe": ("--order-blocks", 8)}), tmp_path / "study"
     flags = nope.Flags(data=str(corpus), size="quick", seeds=1, jobs=1, out=str(out))
     nope.study(flags)
     runs = {path.parent.name for path in out.glob("*/checkpoint.pt")}
-    anchors = [f"lm-{pos}-1-8{a}-0" for pos in ("nope", "learned") for a in ("", "-anchor")]
-    others = ["lm-nope-2-8-0", "lm-nope-2-8-anchor-0"]
-    others += ["lm-nope-1-4-anchor-0", "lm-learned-1-4-anchor-0", "mlm-nope-0", "mlm-learned-0"]
-    assert runs == {*anchors, *others} and len(started) == 17
-    assert read_json(out / "lm-nope-1-8-anchor-0" / "config.json")["flags"]["anchor"]
-    one = read_json(out / "lm-nope-1-8-anchor-0" / "result.json")
+    main = [f"lm-{pos}-1{a}-0" for pos in ("nope", "learned") for a in ("", "-anchor")]
+    assert runs == {*main, "lm-nope-2-0", "lm-nope-2-anchor-0"}
+    assert len(started) == 11
+    assert read_json(out / "lm-nope-1-anchor-0" / "config.json")["flags"]["anchor"]
+    one = read_json(out / "lm-nope-1-anchor-0" / "result.json")
     assert {f"perplexity/one@{length}" for length in (16, 32, 64)} < set(one)
     report = read(out / "report.md")
     assert f"{one['perplexity/one']:.1f}" in report
     assert all(read(out / f"{table}.md") in report for _, table in nope.REPORT)
     figures = [line[line.index("](") + 2 : -1] for line in report.splitlines() if line[:2] == "!["]
-    assert len(figures) == 8 and all((out / figure).exists() for figure in figures)
+    assert len(figures) == 6 and all((out / figure).exists() for figure in figures)
     kept = read_json(out / "probe-kept" / "result.json")["runs"]
     assert all("step 4" in run["probe"] for runs in kept.values() for run in runs)
     nope.study(flags)
-    assert len(started) == 17  # nothing runs twice
+    assert len(started) == 11  # nothing runs twice
+
+
+@pytest.mark.slow
+def test_grid(corpus, tmp_path, monkeypatch, jobs_here):
+    tiny = dict(widths=(16,), lengths=(4, 8), tokens=32, model=dict(n_layer=1, n_head=2))
+    tiny |= dict(lm=dict(steps=4), masked=dict(n_embd=16, block_size=8, batch_size=4, steps=4))
+    monkeypatch.setattr(grid, "SIZES", {"quick": tiny})
+    started = jobs_here({"train_mlm": ("--valid", "0.2")})
+    grid.study(grid.Flags(data=str(corpus), size="quick", seeds=2, jobs=1, out=str(tmp_path)))
+    assert len(started) == 2 * 4 * 3  # seeds, encodings, two cells and the encoders
+
+    def numbers(name, pos):
+        runs = [read_json(tmp_path / f"{name}-{pos}-{seed}" / "result.json") for seed in (0, 1)]
+        assert not read_json(tmp_path / f"{name}-{pos}-0" / "config.json")["flags"].get("anchor")
+        if name == "masked":
+            return [run["perplexity/valid"] for run in runs]
+        return [of_tests(run) for run in runs]
+
+    def difference(ours, theirs):
+        d = [math.log(a / b) for a, b in zip(ours, theirs)]
+        return f"{100 * math.expm1(statistics.mean(d)):+.1f} ±", ttest_1samp(d, 0).pvalue
+
+    cells = {}  # by name of the runs
+    for name, line in zip(("lm-16-4", "lm-16-8"), read(tmp_path / "grid.md").splitlines()[2:]):
+        cells[name] = [cell.strip() for cell in line.split("|")[3:-1]]
+    line = read(tmp_path / "masked.md").splitlines()[2]
+    cells["masked"] = [cell.strip() for cell in line.split("|")[1:-1]]
+    for name, row in cells.items():
+        nope, *others = [numbers(name, pos) for pos in grid.ENCODINGS]
+        assert row[:4] == [spread(values) for values in (nope, *others)]
+        for cell, theirs in zip(row[4:], others):
+            words, p = difference(nope, theirs)
+            assert cell.startswith(words) and cell.endswith(f"(p = {p:.1g})")
 
 
 @pytest.mark.slow
@@ -92,19 +135,13 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
 
     def cell(run, value):
         values = [value(read_json(tmp_path / f"{run}-{seed}" / "result.json")) for seed in (0, 1)]
-        digits = 1 if values[0] > 5 else 2
-        return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}"
+        return spread(values, 1 if values[0] > 5 else 2)
 
     for i, n in enumerate((2, 3, 4, 8)):
         assert row("tasks", "FIRE")[i] == cell("copy-FIRE", lambda r, n=n: 100 * r[f"accuracy/{n}"])
 
     def of_both_tests(longer):
-        def value(result):
-            sizes = [result[f"tokens/{name}"] for name in ("one", "two")]
-            values = [result[f"perplexity/{name}{longer}"] for name in ("one", "two")]
-            return math.prod(v ** (n / sum(sizes)) for v, n in zip(values, sizes))
-
-        return value
+        return lambda result: of_tests(result, longer)
 
     assert row("texts", "rotary")[1] == cell("long-rotary", of_both_tests("@16"))
     assert row("texts", "rotary")[4] == cell("lm-rotary", of_both_tests(""))
@@ -185,7 +222,8 @@ def test_an_invalid_flag_is_named(tmp_path, corpus):
     fails(call("studies.crossvalidate", recipes="x", data=corpus), "--recipes x", "bayes")
     rows = tmp_path / "rows.tsv"
     rows.write_text("".join(f"{i % 2}\tword {i}\n" for i in range(40)), encoding="utf-8")
-    fails(call("studies.nope", data=rows, out=tmp_path), f"--data {rows}", "no running text")
+    for study in ("studies.nope", "studies.grid"):
+        fails(call(study, data=rows, out=tmp_path), f"--data {rows}", "no running text")
     # Flags for another script, in the form that the pages show
     fails(
         call("studies.crossvalidate", "--mlm=--steps x", data=corpus, out=tmp_path / "cv"),
