@@ -10,6 +10,7 @@ import torch
 from helpers import SIZE, TINY, call, succeed, write_corpus, write_pairs, write_threads
 
 torch.set_num_threads(1)  # more threads make tiny tensors slower
+os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: nothing asks a network
 
 
 def pytest_runtest_setup(item):

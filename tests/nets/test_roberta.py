@@ -7,9 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: nothing may ask a network
-
 from helpers import ROOT, call, succeed
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors, trainers
 from tokenizers.models import BPE

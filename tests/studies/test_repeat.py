@@ -7,6 +7,7 @@ import pytest
 from helpers import ROOT, TINY, call, fails, succeed
 
 
+@pytest.mark.slow
 def test_a_run_is_repeated_and_a_number_that_moved_is_named(tmp_path, corpus):
     run = tmp_path / "run"
     succeed(call("train_lm", *TINY, data=corpus, out=run))
