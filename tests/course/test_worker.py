@@ -95,6 +95,7 @@ warnings.simplefilter("error")
 """
 
 
+@pytest.mark.slow
 def test_what_one_answer_changes_in_torch_is_restored_for_the_next(tmp_path):
     text = EXERCISES["padding"].read_text("utf-8")
     changed = tmp_path / "ex01_padding.py"

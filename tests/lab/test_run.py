@@ -368,7 +368,8 @@ def test_a_backend_of_another_environment_is_ignored(script, tmp_path):
     assert process.returncode == 0, printed
 
 
-@pytest.mark.parametrize("backend", ["nonsense", *slow(" ", "QtAgg", "module://nonsense", "svg")])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["nonsense", " ", "QtAgg", "module://nonsense", "svg"])
 def test_figures_are_drawn_whatever_the_backend(backend, tmp_path):
     """A backend that matplotlib knows stays, for a user's own use of pyplot."""
     code = """
@@ -390,7 +391,8 @@ print(os.environ.get("MPLBACKEND"))
     assert done.stdout.strip() == (backend if is_known else "None")
 
 
-@pytest.mark.parametrize("closed", [*slow("2>&-", ">&-"), ">&- 2>&-"])
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-"])
 def test_closed_streams_are_no_obstacle(closed, corpus, tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, ROOT / "train_lm.py", "--data", corpus, *TINY, "--out", folder]
@@ -402,7 +404,8 @@ def test_closed_streams_are_no_obstacle(closed, corpus, tmp_path):
         assert done.stderr == ""
 
 
-@pytest.mark.parametrize("closed", ["2>&-", *slow("")])
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ""])
 def test_the_message_of_a_signal_goes_nowhere_else(closed, corpus, tmp_path):
     """Without standard error, the next file that is opened may get its number."""
     folder = tmp_path / "run"
