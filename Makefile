@@ -49,7 +49,7 @@ figures: .venv/ready  ## redraw the pictures of the pages, twelve minutes of tra
 bench: .venv/ready-bench  ## speed and memory compared with other libraries: BENCH="--sizes small"
 	$(PY) bench.py $(BENCH)
 
-test: .venv/ready-test  ## the tests: three to four minutes on two cores
+test: .venv/ready-test  ## the tests: three minutes on two cores
 	$(PY) -m pytest -q -n 2 --dist loadfile -rs -m "not slow"
 
 test-all: .venv/ready-test  ## all tests, as in CI

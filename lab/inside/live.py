@@ -100,7 +100,8 @@ class LivePage:
         self.server = Server(("127.0.0.1", 0), Handler)
         self.server.live = self
         self.address = f"http://127.0.0.1:{self.server.server_port}/{self.token}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        wait = {"poll_interval": 0.05}  # seconds that `stop` waits at most
+        threading.Thread(target=self.server.serve_forever, kwargs=wait, daemon=True).start()
 
     def __repr__(self):
         return f"<live page at {self.address}>"

@@ -33,7 +33,7 @@ def browser():
     driver.quit()
 
 
-@pytest.fixture(params=[1280, 360])
+@pytest.fixture(params=[1280, pytest.param(360, marks=pytest.mark.slow)])
 def window(browser, request):
     """The browser at two widths. Its console and all that it loads is looked at in the end."""
     resize(browser, request.param)

@@ -311,6 +311,7 @@ def test_a_notebook_shows_the_page_or_else_the_static_one(make):
 
 
 # ------------------------------------------------------------------------------------ the script
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C is sent in another way on Windows")
 def test_ctrl_c_ends_the_script(make):
     env = {"BROWSER": "true", "PYTHONUNBUFFERED": "1"}  # `true` opens nothing

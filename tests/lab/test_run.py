@@ -228,6 +228,7 @@ def test_without_locks_it_trains_with_a_note(number, corpus, tmp_path, monkeypat
     assert done.err.count("file system without locks; train there with one process") == 1
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_inside_torch_is_one_message(corpus, tmp_path):
     """Of a folder whose files may have 10 kB, as on a full disk: torch hides the reason."""
     command = [

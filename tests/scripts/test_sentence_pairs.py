@@ -151,6 +151,7 @@ def test_baselines_count_what_two_sentences_share(table, tmp_path):
     assert describe_overlap(pair) == "shared3 only3first only2second noTruenoTrue"
 
 
+@pytest.mark.slow
 def test_a_score_run_can_be_used(tmp_path, capsys):
     path = write(tmp_path / "scored.csv", "score,text1,text2", lambda same: 5.0 if same else 2.0)
     train(path, tmp_path / "run", target="score")

@@ -40,6 +40,7 @@ def test_a_task_measures_its_answers_by_length(copying):
     assert (flags["n_head"], flags["block_size"], flags["length"]) == (4, 17, 2)
 
 
+@pytest.mark.slow
 def test_a_task_learns_in_parts_of_a_batch(tmp_path):
     flags = dict(steps=150, lr=0.01, batch_size=32, eval_every=150, accumulate=2, members=2)
     succeed(call("train_lm", *SMALL, out=tmp_path / "a", **flags))

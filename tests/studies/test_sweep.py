@@ -189,6 +189,7 @@ def test_what_fails_is_named_at_the_end_and_the_others_finish(corpus, tmp_path, 
     assert (tmp_path / "good" / "result.json").exists() and not (tmp_path / "later").exists()
 
 
+@pytest.mark.slow
 def test_another_sweep_into_the_folder_adds_to_its_tables(corpus, tmp_path, jobs_here):
     started = jobs_here({})
     command = shlex.join(["train_lm.py", *map(str, TINY), "--data", str(corpus)])
