@@ -5,7 +5,7 @@
 
 Haviv et al. 2022 train decoders without an anchor, in several sizes and in blocks of several
 lengths, and find models without positions (NoPE) slightly behind the others. Encoders without
-positions, they find, do not learn. Here, every cell of the grid and every kind of encoder has
+positions stay far behind. Here, every cell of the grid and every kind of encoder has
 several seeds, and the difference of NoPE from each other encoding is tested.
 """
 
@@ -22,7 +22,8 @@ from lab.significance import compare_seeds
 from model import POSITIONS
 from studies.sweep import Job, SweepFlags, finish, options, run_all
 
-NOPE, *OTHERS = ENCODINGS = ("nope", "learned", "alibi", "rope")
+OTHERS = ("learned", "alibi", "rope")
+ENCODINGS = ("nope", *OTHERS)
 
 # widths and lengths make the grid, tokens: of a step; lm and masked: flags of each decoder and of
 # each encoder; model: of both
@@ -41,8 +42,8 @@ SIZES = {
                     eval_every=1000)),
     "full": dict(
         widths=(128, 256, 512), lengths=(128, 512), tokens=16_384,
-        model=dict(n_layer=6, n_head=8, dropout=0.1, tokenizer="bpe", vocab_size=8000),
-        lm=dict(steps=1500, warmup=100, lr=1e-3, eval_every=500, eval_train=20_000),
+        model=dict(n_layer=6, n_head=8, tokenizer="bpe", vocab_size=8000),
+        lm=dict(steps=1500, warmup=100, lr=1e-3, dropout=0.1, eval_every=500, eval_train=20_000),
         masked=dict(n_embd=256, block_size=128, batch_size=128, steps=10_000, warmup=500, lr=5e-4,
                     eval_every=2000)),
 }
@@ -69,8 +70,7 @@ def study(flags):
     run_all(out, [decoders(flags, size) + encoders(flags, size)], flags)
 
     header = ["width", "blocks", *(POSITIONS[pos].label for pos in ENCODINGS)]
-    differences = [f"NoPE against {POSITIONS[pos].label}" for pos in OTHERS]
-    header += differences
+    header += [f"NoPE against {POSITIONS[pos].label}" for pos in OTHERS]
     rows = []
     for width, length in product(size["widths"], size["lengths"]):
         cells = compare_encodings(out, f"lm-{width}-{length}", f"joint@{length}", flags.seeds)
@@ -99,8 +99,8 @@ def encoders(flags, size):
     jobs = []
     for seed, pos in product(range(flags.seeds), ENCODINGS):
         words = words_of_model(flags, size, pos, seed)
-        words += options(n_ffn=4 * size["masked"]["n_embd"], mask_rate=0.15, init_std=0.05)
-        words += options(**{"dropout": 0} | size["masked"])
+        n_ffn = 4 * size["masked"]["n_embd"]
+        words += options(n_ffn=n_ffn, dropout=0, mask_rate=0.15, init_std=0.05, **size["masked"])
         jobs.append(Job(f"masked-{pos}-{seed}", "train_mlm", words))
     return jobs
 
@@ -120,7 +120,7 @@ def compare_encodings(out, name, number, seeds):
         rows[pos] = Row(POSITIONS[pos].label, runs)
     cells = [tables.spread(rows[pos].values(number)) for pos in ENCODINGS]
     for pos in OTHERS:
-        tested = compare_seeds([rows[NOPE], rows[pos]], [number])
+        tested = compare_seeds([rows["nope"], rows[pos]], [number])
         if tested:
             cells.append(f"{tested[0].difference} (p = {tested[0].p:.1g})")
         else:  # a single seed

@@ -3,6 +3,7 @@
 import json
 import math
 import statistics
+from functools import partial
 
 import pytest
 from helpers import ROOT, SIZE, TINY, call, fails, succeed
@@ -140,15 +141,14 @@ def test_positions(corpus, tmp_path, monkeypatch, jobs_here):
     for i, n in enumerate((2, 3, 4, 8)):
         assert row("tasks", "FIRE")[i] == cell("copy-FIRE", lambda r, n=n: 100 * r[f"accuracy/{n}"])
 
-    def of_both_tests(longer):
-        return lambda result: of_tests(result, longer)
-
-    assert row("texts", "rotary")[1] == cell("long-rotary", of_both_tests("@16"))
-    assert row("texts", "rotary")[4] == cell("lm-rotary", of_both_tests(""))
+    assert row("texts", "rotary")[1] == cell("long-rotary", partial(of_tests, longer="@16"))
+    assert row("texts", "rotary")[4] == cell("lm-rotary", of_tests)
     assert row("texts", "rotary")[5] == cell("masked-rotary", lambda r: r["perplexity/valid"])
     assert row("texts", "learned")[1:4] == ["–"] * 3 and row("texts", "FIRE")[5] == "–"
     assert row("texts", "learned")[7].startswith("1.00 ±")
-    assert row("stretched", "stretched, yarn")[2] == cell("long-yarn", of_both_tests("@32"))
+    assert row("stretched", "stretched, yarn")[2] == cell(
+        "long-yarn", partial(of_tests, longer="@32")
+    )
     assert read_json(tmp_path / "long-dropped-0" / "config.json")["model"]["pos"] == "nope"
     assert (tmp_path / "positions-heatmap.png").stat().st_size > 2000  # with 20 dots per inch
     stored = dict(size="quick", stored=str(tmp_path / "result.json"), out=str(tmp_path / "again"))
